@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 _MOST_TEXT_BYTES: Final = 256
-"""The numbers of one detail, on the average of a block; a bound on what a broken file can make a reader hold."""
+"""Bytes for the numbers of one detail, averaged over a block; a bound on what a broken file can make a reader hold."""
 
 _ALWAYS: Final = {"variant": "<u2", "reason": "<u2", "run": "<u2", "at_s": "<u4", "says": "u1"}
-"""Columns that every attempt has. ``says``: whether it has the others too; those that were not even tried do not."""
+"""Columns that every attempt has. ``says``: whether it has the others too; attempts that were never tried do not."""
 _SAID: Final = {
     "n_samples": "<u2",
     "time_ms": "<f8",
@@ -21,8 +21,8 @@ _SAID: Final = {
     "workspace_bytes": "<i8",
     "plan": "<u4",
 }
-"""Times are kept whole, so that what is trained on them is the same to the last bit. Noise and errors are kept as
-bfloat16, which is off by at most 0.4 %."""
+"""Columns of attempts that were tried. Times are kept whole, so that training on them gives the same to the last bit.
+Noise and errors are kept as bfloat16, which is off by at most 0.4 %."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,9 +32,9 @@ class Block:
     Parameters
     ----------
     variant, reason, run : uint16 arrays of shape (N,)
-        Places in the table's lists.
+        Indices into the table's lists.
     at_s : uint32 array of shape (N,)
-        When, in seconds since 1970.
+        Time of the attempt, in seconds since 1970.
     n_samples : uint16 array of shape (N,)
     time_ms : float64 array of shape (N,)
         Median of the samples; NaN where there are none.
@@ -43,9 +43,9 @@ class Block:
     workspace_bytes : int64 array of shape (N,)
         -1 where the variant never said.
     plan : uint32 array of shape (N,)
-        Place in the table's list; 0 is no plan.
+        Index into the table's list; 0 is no plan.
     numbers : list of N str
-        What stands for the gaps in the reason, divided by spaces.
+        The numbers for the gaps of the reason, separated by spaces.
     """
 
     variant: np.ndarray
@@ -69,7 +69,7 @@ class Block:
 
 
 def encode(block: Block) -> bytes:
-    """Compress a block: bytes of one significance stand together, column by column."""
+    """Compress a block: bytes of the same significance stand together, column by column."""
     says = (block.n_samples > 0) | (block.workspace_bytes >= 0) | ~np.isnan(block.max_error) | (block.plan > 0)
     values = {
         **{name: getattr(block, name) for name in _ALWAYS if name != "says"},
@@ -88,30 +88,30 @@ def decode(content: bytes, n: int) -> Block:
     Raises
     ------
     ValueError
-        It is not that.
+        The content is not of that form.
     """
     most = n * (sum(np.dtype(dtype).itemsize for dtype in (_ALWAYS | _SAID).values()) + _MOST_TEXT_BYTES)
     planes = _Planes(_decompress(content, most))
     always = {name: planes.take(n, dtype) for name, dtype in _ALWAYS.items()}
     says = always.pop("says").astype(bool)
-    said = {name: planes.take(int(says.sum()), dtype) for name, dtype in _SAID.items()}
+    tried = {name: planes.take(int(says.sum()), dtype) for name, dtype in _SAID.items()}
     numbers = planes.text().split("\n") if n else []
     if len(numbers) != n:
         raise ValueError(f"a block of {n} attempts has {len(numbers)} lines of numbers")
     return Block(
         **always | {"at_s": np.cumsum(always["at_s"], dtype=np.uint32)},
-        n_samples=_spread(said["n_samples"], says, 0),
-        time_ms=_spread(said["time_ms"], says, np.nan),
-        noise=_spread(_from_bfloat16(said["noise"]), says, np.nan),
-        max_error=_spread(_from_bfloat16(said["max_error"]), says, np.nan),
-        workspace_bytes=_spread(said["workspace_bytes"], says, -1),
-        plan=_spread(said["plan"], says, 0),
+        n_samples=_spread(tried["n_samples"], says, 0),
+        time_ms=_spread(tried["time_ms"], says, np.nan),
+        noise=_spread(_from_bfloat16(tried["noise"]), says, np.nan),
+        max_error=_spread(_from_bfloat16(tried["max_error"]), says, np.nan),
+        workspace_bytes=_spread(tried["workspace_bytes"], says, -1),
+        plan=_spread(tried["plan"], says, 0),
         numbers=numbers,
     )
 
 
 def _decompress(content: bytes, most: int) -> bytes:
-    """At most so many bytes: what claims to be small must not become large.
+    """Decompress at most so many bytes: content that claims to be small must not become large.
 
     Raises
     ------
@@ -180,7 +180,7 @@ class _Planes:
 
 
 def _planes(values: np.ndarray) -> bytes:
-    """The first byte of every value, then the second of every value, and so on: alike bytes compress."""
+    """The first byte of every value, then the second of every value, and so on: similar bytes compress well."""
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     return np.frombuffer(little.tobytes(), np.uint8).reshape(-1, values.dtype.itemsize).T.tobytes()
 
@@ -192,7 +192,7 @@ def _spread(values: np.ndarray, says: np.ndarray, missing: float) -> np.ndarray:
 
 
 def _to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """The upper half of float32, rounded to the nearest; infinity and NaN stay what they are."""
+    """The upper half of float32, rounded to the nearest; infinity and NaN stay as they are."""
     bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)

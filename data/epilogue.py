@@ -9,7 +9,7 @@ from typing import Final
 from conv_advisor.data.errors import InvalidProblem
 
 LEAKY_SLOPE: Final = 0.01
-"""What `Activation.LEAKY_RELU` multiplies negative values by: PyTorch's default, and ONNX's."""
+"""Factor of negative values in `Activation.LEAKY_RELU`: PyTorch's default, and ONNX's."""
 
 
 class Activation(StrEnum):
@@ -49,8 +49,8 @@ class Epilogue:
 
     Notes
     -----
-    Its text is what `short` and `key` of a problem end with: its parts by hyphens, ``bias-residual-relu``, which
-    neither a shell nor an address reads in another way. It is empty where nothing follows.
+    Its text ends the `short` and `key` of a problem: its parts joined by hyphens, ``bias-residual-relu``, which
+    neither a shell nor a URL reads differently. It is empty where nothing follows.
     """
 
     bias: bool = False
@@ -82,19 +82,19 @@ class Epilogue:
         return self.bias or self.residual or self.activation is not Activation.NONE
 
     def __str__(self) -> str:
-        said = ["bias"] * self.bias + ["residual"] * self.residual
-        return "-".join(said if self.activation is Activation.NONE else [*said, self.activation])
+        parts = ["bias"] * self.bias + ["residual"] * self.residual
+        return "-".join(parts if self.activation is Activation.NONE else [*parts, self.activation])
 
 
 ACTIVATIONS: Final = ", ".join(Activation)
-"""The activations that there are, as an error lists them."""
+"""The activations, as an error lists them."""
 
 EVERY_EPILOGUE: Final = tuple(
     Epilogue(bias, residual, activation)
     for activation in Activation
     for bias, residual in ((False, False), (True, False), (False, True), (True, True))
 )
-"""All that there are; `PLAIN` is the first."""
+"""All epilogues; `PLAIN` is the first."""
 
 PLAIN: Final = EVERY_EPILOGUE[0]
 """The convolution alone."""
@@ -102,7 +102,7 @@ PLAIN: Final = EVERY_EPILOGUE[0]
 _BY_TEXT: Final = {str(epilogue): epilogue for epilogue in EVERY_EPILOGUE}
 
 PARTS: Final = f"bias, residual, an activation ({', '.join(tuple(Activation)[1:])})"
-"""What an epilogue is made of, as an error lists it."""
+"""The parts of an epilogue, as an error lists them."""
 
 
 def _activation(value: object) -> Activation:

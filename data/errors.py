@@ -49,9 +49,9 @@ class InvalidInput(ConvAdvisorError):
     Parameters
     ----------
     field : str
-        The field's name, as its user wrote it.
+        The field's name, as the user wrote it.
     value : object
-        What was given.
+        The value that was given.
     allowed : str
         What is allowed, in words.
     """
@@ -80,7 +80,7 @@ class InvalidLayerName(InvalidInput):
 
 
 _MOST_NAMES = 12
-"""Names that exist which an error lists: more than that nobody reads."""
+"""Most existing names that an error lists: nobody reads more."""
 
 
 class Unknown(ConvAdvisorError):
@@ -89,7 +89,7 @@ class Unknown(ConvAdvisorError):
     Parameters
     ----------
     name : str
-        What was asked for.
+        The name that was asked for.
     known : iterable of str
         The names that exist.
     """
@@ -102,22 +102,22 @@ class Unknown(ConvAdvisorError):
         super().__init__(name, self.known)
 
     def __str__(self) -> str:
-        said = f"unknown {self.kind} {self.name!r}"
-        said += f"; did you mean {near!r}?" if (near := self.nearest) else ";" if self.known else ""
+        words = f"unknown {self.kind} {self.name!r}"
+        words += f"; did you mean {near!r}?" if (near := self.nearest) else ";" if self.known else ""
         if not self.known:
-            return said
+            return words
         n_more = len(self.known) - _MOST_NAMES
-        more = f" and {n_more} more" if n_more > 0 else ""
-        return f"{said} known: {', '.join(self.known[:_MOST_NAMES])}{more}"
+        rest = f" and {n_more} more" if n_more > 0 else ""
+        return f"{words} known: {', '.join(self.known[:_MOST_NAMES])}{rest}"
 
     @property
     def nearest(self) -> str | None:
         """The name that was probably meant; None where none is near."""
-        from difflib import get_close_matches  # needed after a mistake alone
+        from difflib import get_close_matches  # needed only after a mistake
 
-        # What is longer than any name is none of them, and comparing it would take long.
-        found = get_close_matches(self.name[:100].lower(), self.known, n=1, cutoff=0.7)
-        return found[0] if found else None
+        # A string longer than any name is no name, and comparing it would take long.
+        matches = get_close_matches(self.name[:100].lower(), self.known, n=1, cutoff=0.7)
+        return matches[0] if matches else None
 
 
 class UnknownVariant(Unknown):
@@ -177,7 +177,7 @@ class NoAdvice(ConvAdvisorError):
     ----------
     summary : str
     reasons : mapping of variant to str
-        Why each is out.
+        Why each variant is out.
     """
 
     def __init__(self, summary: str, reasons: Mapping[str, str] | None = None) -> None:
@@ -188,8 +188,8 @@ class NoAdvice(ConvAdvisorError):
         by_reason: dict[str, list[str]] = {}
         for variant, reason in self.reasons.items():
             by_reason.setdefault(reason, []).append(variant)
-        said = "; ".join(f"{', '.join(variants)}: {reason}" for reason, variants in by_reason.items())
-        return self.summary + (f" ({said})" if said else "")
+        exclusions = "; ".join(f"{', '.join(variants)}: {reason}" for reason, variants in by_reason.items())
+        return self.summary + (f" ({exclusions})" if exclusions else "")
 
 
 class NotInstalled(ConvAdvisorError):
@@ -306,7 +306,7 @@ class Refused(ConvAdvisorError):
     document : mapping of str to object
         The problem document (RFC 9457): type, title, status, detail, and what else is known of it.
     retry_after_s : float
-        How long it asks to be left alone; 0 where it says nothing.
+        How long the server asks to be left alone; 0 where it does not say.
     """
 
     def __init__(self, document: Mapping[str, Any], retry_after_s: float = 0.0) -> None:
@@ -315,12 +315,12 @@ class Refused(ConvAdvisorError):
 
     @property
     def status(self) -> int:
-        """The HTTP status; of a job that failed, 500, for it has none."""
+        """The HTTP status; 500 for a job that failed, which has none."""
         return int(self.document.get("status", 500))
 
     @property
     def type(self) -> str:
-        """What kind of error it is, such as ``/problems/unknown-device``; it never changes."""
+        """The kind of error, such as ``/problems/unknown-device``; it never changes."""
         return str(self.document.get("type", "about:blank"))
 
     @property

@@ -1,4 +1,4 @@
-"""What the base installation leaves out, and the extra that brings each package."""
+"""Packages that the base installation leaves out, and the extra that brings each of them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ EXTRA_OF: Final = {
     "torch": "torch",
     "httpx": "client",
 }
-"""By the name that is imported; `require` is called where something begins that needs one of them."""
+"""By the name that is imported; `require` is called before code that needs one of them."""
 
 
 def require(*packages: str) -> None:
-    """Refuse to begin what needs packages that are not installed.
+    """Refuse to begin work that needs packages that are not installed.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def require(*packages: str) -> None:
     Raises
     ------
     NotInstalled
-        Naming the first that is missing, and its extra.
+        Naming the first package that is missing, and its extra.
     """
     for package in packages:
         extra = EXTRA_OF[package]

@@ -1,6 +1,6 @@
-"""What NVIDIA publishes of its GPUs, and the names that people call them by.
+"""What NVIDIA publishes about its GPUs, and the names that people use for them.
 
-Peaks are dense and accumulate in float32, as convolutions do: GeForce's tensor cores are half as fast then as without.
+Peaks are dense and accumulate in float32, as convolutions do: GeForce's tensor cores then reach half their peak.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from conv_advisor.data.problem import DType
 _FILE: Final = Path(__file__).with_suffix(".csv")
 _VENDOR: Final = re.compile(r"(nvidia|geforce|tesla|quadro)+")
 _AMPERE: Final = 8.0
-"""The capability from which on tensor cores multiply bfloat16, and the system takes 1 KiB of each block's memory."""
+"""The capability from which tensor cores multiply bfloat16, and the system takes 1 KiB of each block's memory."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class Gpu:
     Parameters
     ----------
     name : str
-        As the driver calls it.
+        The name that the driver gives.
     short : tuple of str
-        What people call it, the usual first; the default of an ambiguous name is the one that has it here.
+        Names that people use, the usual one first; an ambiguous name means the GPU that has it here.
     capability : str
     processors, boost_mhz : int
     bandwidth_gb_s : float
-        What its memory moves, in 10^9 bytes a second.
+        Bandwidth of its memory, in 10^9 bytes a second.
     memory_gb, l2_mb, shared_kb : float
         Memory, L2 cache (0: not published), and shared memory of one multiprocessor.
     fp32_tflops, tf32_tflops, fp16_tflops : float
-        Without tensor cores; with them (0: it has none for tf32); with them in float16.
+        Without tensor cores; with them in tf32 (0: it has none for tf32); with them in float16.
     source : str
-        The documents that say so.
+        The documents with these figures.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Gpu:
 
     @property
     def listed(self) -> str:
-        """What lists call it."""
+        """Its name in lists."""
         return self.short[0] if self.short else self.id
 
     @cached_property
     def device(self) -> Device:
-        """The fingerprint of one that nobody has opened: what rules and plans read, and no versions."""
+        """The fingerprint of a GPU that nobody has opened: what rules and plans read, without versions."""
         return Device(
             id=self.id,
             name=self.name,
@@ -106,8 +106,8 @@ def slug(name: str) -> str:
 def gpus() -> dict[str, Gpu]:
     """Every GPU whose published facts are known, by id."""
     with _FILE.open(newline="", encoding="utf-8") as file:
-        found = [_gpu(row) for row in csv.DictReader(file)]
-    return {gpu.id: gpu for gpu in found}
+        all_gpus = [_gpu(row) for row in csv.DictReader(file)]
+    return {gpu.id: gpu for gpu in all_gpus}
 
 
 def device_id_of(name: str, known: Collection[str]) -> str:
@@ -118,7 +118,7 @@ def device_id_of(name: str, known: Collection[str]) -> str:
     name : str
         Such as ``A100``, ``rtx 4090``, ``NVIDIA H100 80GB HBM3`` or an id.
     known : collection of str
-        The ids of devices that were measured or have a tree, which come first.
+        The ids of devices that were measured or have a tree; they take precedence.
 
     Raises
     ------
@@ -126,11 +126,11 @@ def device_id_of(name: str, known: Collection[str]) -> str:
     """
     if name in known:
         return name
-    wanted = _key(name)
-    found = {_key(device_id): device_id for device_id in known}.get(wanted) or _ids_by_key().get(wanted)
-    if found is None:
+    key = _key(name)
+    device_id = {_key(known_id): known_id for known_id in known}.get(key) or _ids_by_key().get(key)
+    if device_id is None:
         raise UnknownDevice(name, listed(known))
-    return found
+    return device_id
 
 
 def named(name: str, known: Mapping[str, Device]) -> Device:
@@ -139,7 +139,7 @@ def named(name: str, known: Mapping[str, Device]) -> Device:
     Raises
     ------
     UnknownDevice
-        None of them has it, though it may be that of another GPU.
+        None of the known devices has this name, though another GPU may have it.
     """
     try:
         return known[device_id_of(name, known.keys())]
@@ -148,7 +148,7 @@ def named(name: str, known: Mapping[str, Device]) -> Device:
 
 
 def listed(known: Collection[str]) -> list[str]:
-    """What may be asked for: devices that are known, then the GPUs of which facts are published."""
+    """The names that may be asked for: known devices, then the GPUs with published figures."""
     return [*sorted(known), *(gpu.listed for gpu_id, gpu in gpus().items() if gpu_id not in known)]
 
 
@@ -158,7 +158,7 @@ def _ids_by_key() -> dict[str, str]:
 
 
 def _key(name: str) -> str:
-    """What two spellings of one name have in common."""
+    """The part that two spellings of one name have in common."""
     squeezed = re.sub(r"[^a-z0-9]+", "", name.lower())
     return _VENDOR.sub("", squeezed, count=1) if _VENDOR.match(squeezed) else squeezed
 

@@ -26,11 +26,11 @@ _NAME: Final = re.compile(
 _SAME_AS: Final = {"w": "h", "s": "r"} | {
     f"{name}_w{end}": f"{name}_h{end}" for name, end in (("stride", ""), ("pad", ""), ("pad", "_end"), ("dilation", ""))
 }
-"""Which number stands for one that a name leaves out: one number says both sides."""
+"""The number that stands in for one that a name leaves out: one number says both sides."""
 
 
 def read(layer: str, largest: int) -> dict[str, Any]:
-    """The fields of a `ConvProblem` that a name says; see `ConvProblem.parse`.
+    """The fields of a `ConvProblem` that a name gives; see `ConvProblem.parse`.
 
     Parameters
     ----------
@@ -46,20 +46,20 @@ def read(layer: str, largest: int) -> dict[str, Any]:
     if match is None:
         raise InvalidLayerName("layer", layer, "size-batch-filter-filters-depth, such as 14-1-3-256-128")
     sizes = match.groupdict()
-    said = sizes.pop("epilogue")
+    epilogue = sizes.pop("epilogue")
     if max(len(digits) for digits in sizes.values() if digits) > len(str(largest)):
         raise InvalidLayerName("layer", layer, f"numbers of at most {largest}")
-    given: dict[str, Any] = {name: int(digits) for name, digits in sizes.items() if digits}
-    given |= {name: given[other] for name, other in _SAME_AS.items() if name not in given and other in given}
-    if "pad_h" not in given:
-        given |= {"pad_h": given["r"] // 2, "pad_w": given["s"] // 2}
-    if said:
-        given["epilogue"] = _epilogue_of(layer, said[1:])
-    return given
+    values: dict[str, Any] = {name: int(digits) for name, digits in sizes.items() if digits}
+    values |= {name: values[other] for name, other in _SAME_AS.items() if name not in values and other in values}
+    if "pad_h" not in values:
+        values |= {"pad_h": values["r"] // 2, "pad_w": values["s"] // 2}
+    if epilogue:
+        values["epilogue"] = _epilogue_of(layer, epilogue[1:])
+    return values
 
 
 def short(problem: ConvProblem) -> str:
-    """The short form where it says all but dtype and layout, else a long form; stored data, never changed."""
+    """The short form where it tells everything but dtype and layout, else a long form; stored data, never changed."""
     is_square = problem.h == problem.w and problem.r == problem.s
     is_same = problem.pad_h == problem.pad_w == problem.pad_h_end == problem.pad_w_end == problem.r // 2
     has_usual_steps = problem.stride_h == problem.stride_w == problem.dilation_h == problem.dilation_w == 1
@@ -75,7 +75,7 @@ def short(problem: ConvProblem) -> str:
 
 
 def brief(problem: ConvProblem) -> str:
-    """The shortest name that `read` reads: the short form, and behind it what is not as usual."""
+    """The shortest name that `read` reads: the short form, followed by what is not as usual."""
     pads, ends = (problem.pad_h, problem.pad_w), (problem.pad_h_end, problem.pad_w_end)
     parts = [
         f"{_both(problem.h, problem.w)}-{problem.n}-{_both(problem.r, problem.s)}-{problem.k}-{problem.c}",
@@ -97,9 +97,9 @@ def _both(first: int, second: int) -> str:
     return str(first) if first == second else f"{first}x{second}"
 
 
-def _epilogue_of(layer: str, said: str) -> Epilogue:
+def _epilogue_of(layer: str, text: str) -> Epilogue:
     try:
-        return Epilogue.parse(said)
+        return Epilogue.parse(text)
     except InvalidProblem:
         sizes = "in this order, by hyphens: stride, pad, end, dilation, groups, with their numbers (stride2, pad1x0)"
         raise InvalidLayerName("layer", layer, f"after the sizes, {sizes}; {PARTS}") from None

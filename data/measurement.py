@@ -16,7 +16,7 @@ from typing import Any, Final
 from conv_advisor.data.problem import ConvProblem
 
 LEAST_UNLAUNCHED_SLOWDOWN: Final = 10.0
-"""How far behind the best a pruned variant without a sample was at a smaller batch, at the least."""
+"""Least slowdown against the best, at a smaller batch, of a pruned variant without a sample."""
 
 
 class Outcome(StrEnum):
@@ -59,7 +59,7 @@ class L2State(StrEnum):
 
 @dataclass(frozen=True)
 class Device:
-    """The fingerprint of what a measurement was taken on: hardware, driver and libraries.
+    """The fingerprint of the hardware, driver and libraries that a measurement was taken with.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Device:
 
     @property
     def software(self) -> str:
-        """Its versions in words."""
+        """Its versions as text."""
         return " ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
 
     @classmethod
@@ -114,13 +114,13 @@ class Device:
         Raises
         ------
         ValueError, TypeError
-            It is no JSON, or not of a device.
+            The text is no JSON, or not of a device.
         """
         device = cls(**json.loads(text))
-        for each in fields(cls):
-            value, kind = getattr(device, each.name), _KINDS[str(each.type)]
+        for attribute in fields(cls):
+            value, kind = getattr(device, attribute.name), _KINDS[str(attribute.type)]
             if not isinstance(value, kind):
-                raise TypeError(f"{each.name} is {value!r}; allowed: {each.type}")
+                raise TypeError(f"{attribute.name} is {value!r}; allowed: {attribute.type}")
         return device
 
 
@@ -141,13 +141,13 @@ class Measurement:
     detail : str
         Why, in words, where the outcome is not ``measured``.
     samples_ms : tuple of float
-        Device time of one launch, one value a timed region, ms; empty unless measured, pruned or unsteady.
+        Device time of one launch, one value per timed region, ms; empty unless measured, pruned or unsteady.
     workspace_bytes : int or None
         Scratch memory the variant used or asked for; None where it never said.
     max_error : float or None
         max |y - y64| / max |y64| over the compared outputs, y64 from float64.
     plan : dict
-        What rebuilds the exact plan beside the id, e.g. ``{"engine": 62, "knobs": {"2": 0}}``.
+        What rebuilds the exact plan, together with the id, e.g. ``{"engine": 62, "knobs": {"2": 0}}``.
     l2 : L2State
     floor_ms : float or None
         Time of an empty kernel under the same harness, ms.
@@ -192,11 +192,11 @@ def relative_noise(samples_ms: Sequence[float]) -> float:
     Parameters
     ----------
     samples_ms : sequence of float
-        At least one; one alone says nothing of its spread, which counts as 1.
+        At least one; a single sample says nothing about its spread, which counts as 1.
 
     Notes
     -----
-    1.4826 turns the median absolute deviation of a normal sample into its standard deviation, and sqrt(pi / 2) the
+    1.4826 turns the median absolute deviation of a normal sample into its standard deviation; sqrt(pi / 2) turns the
     standard error of the mean into that of the median.
     """
     if len(samples_ms) < 2:
@@ -208,7 +208,7 @@ def relative_noise(samples_ms: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Pick:
-    """What somebody else's rule chose for a problem, to compare advice with.
+    """What another library's rule chose for a problem, to compare advice with.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Shipped tables as Arrow columns, and Arrow columns as a shipped table: what sweeps wrote, made compact."""
+"""Shipped tables as Arrow columns, and Arrow columns as a shipped table: the compact form of what sweeps wrote."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from conv_advisor.data.steadiness import refuse_unsteady_rows
 
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.ASCII)
 _MANY_DETAILS: Final = 100
-"""Details that differ in their numbers alone share one reason, with gaps, where there are so many of them."""
+"""Details that differ only in their numbers share one reason, with gaps, where there are so many of them."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All that a table holds, as Arrow columns.
+    """Everything that a table holds, as Arrow columns.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Contents:
     clocks : Counter of int
         How many times were measured at each SM clock, MHz.
     files : dict of str to str
-        SHA-256 and name of every file that they come from.
+        SHA-256 and name of every file that the rows come from.
     """
 
     attempts: pa.Table
@@ -54,7 +54,7 @@ class Contents:
 
 
 def empty() -> Contents:
-    """Nothing at all."""
+    """Contents without a row."""
     return Contents(parquet.ATTEMPTS.empty_table(), parquet.PICKS_SCHEMA.empty_table(), Counter(), {})
 
 
@@ -121,15 +121,15 @@ def picks_of(shipped: ShippedTable) -> pa.Table:
 
 
 def added(contents: Contents, path: Path, device_id: str, *, replaces: bool = False) -> Contents:
-    """The same and the rows of a Parquet file, of picks if its name ends in ``picks.parquet``.
+    """The contents plus the rows of a Parquet file; these are picks if its name ends in ``picks.parquet``.
 
-    A file that is in it already adds nothing. A time of an unsteady device gets that outcome, as in a store. Where it
-    replaces, what was known of its variants at its problems goes: a kernel was changed since.
+    A file that is already in the contents adds nothing. A time of an unsteady device gets that outcome, as in a store.
+    With `replaces`, earlier attempts at the file's variants and problems go: a kernel has changed since.
 
     Raises
     ------
     StoreError, InvalidInput
-        It holds something else than warm measurements, or picks, of this device.
+        The file holds something else than warm measurements, or picks, of this device.
     """
     if not path.is_file():
         raise InvalidInput("paths", str(path), "files that exist")
@@ -148,12 +148,12 @@ def added(contents: Contents, path: Path, device_id: str, *, replaces: bool = Fa
     clocks = rows.filter(pc.equal(rows["outcome"], str(Outcome.MEASURED)))["clock_end_mhz"].drop_null()
     counted = {row["values"]: row["counts"] for row in pc.value_counts(clocks).to_pylist()}
     new = parquet.to_attempts(rows, path.stem)
-    kept = _without(contents.attempts, new) if replaces else contents.attempts
-    return Contents(pa.concat_tables([kept, new]), contents.picks, contents.clocks + Counter(counted), files)
+    earlier = _without(contents.attempts, new) if replaces else contents.attempts
+    return Contents(pa.concat_tables([earlier, new]), contents.picks, contents.clocks + Counter(counted), files)
 
 
 def _without(attempts: pa.Table, new: pa.Table) -> pa.Table:
-    """The attempts at another problem, or of another variant, than each of the new ones."""
+    """The attempts whose problem and variant no new attempt has."""
     both = pa.concat_tables([attempts, new])
     _, problems = parquet.distinct_problems(both)
     variants = pc.dictionary_encode(both["variant"].combine_chunks()).indices.to_numpy()
@@ -167,7 +167,7 @@ def attempts_in(path: Path) -> pa.Table:
     Parameters
     ----------
     path : Path
-        A table may be named without its suffix: ``data/timings/nvidia-h200``. Where there is nothing, there are none.
+        A table may be named without its suffix: ``data/timings/nvidia-h200``. A path with nothing there has none.
 
     Raises
     ------
@@ -185,12 +185,12 @@ def attempts_in(path: Path) -> pa.Table:
 
 def _check_device(path: Path, table: pa.Table, device_id: str) -> None:
     for text in pc.unique(pc.cast(table["device"], pa.string())).to_pylist():
-        if (found := Device.from_json(text).id) != device_id:
-            raise InvalidInput("device", found, f"{device_id}, in every row of {path}")
+        if (other_id := Device.from_json(text).id) != device_id:
+            raise InvalidInput("device", other_id, f"{device_id}, in every row of {path}")
 
 
 def write(contents: Contents, path: Path, device_id: str) -> int:
-    """Write a table whole or not at all; its size in bytes.
+    """Write a table whole or not at all; returns its size in bytes.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def write(contents: Contents, path: Path, device_id: str) -> int:
 
 
 class _Packed:
-    """Columns as places in sorted lists."""
+    """Columns as indices into sorted lists."""
 
     def __init__(self, contents: Contents, device_id: str) -> None:
         self._contents, self._device_id = contents, device_id
@@ -257,7 +257,7 @@ class _Packed:
         return {name: np.frombuffer(content, np.uint8) for name, content in contents.items()}
 
     def card(self) -> dict[str, Any]:
-        """What `data.shipped.Card` reads."""
+        """The fields that `data.shipped.Card` reads."""
         return {
             "format": FORMAT,
             "n_problems": len(self._keys),
@@ -275,7 +275,7 @@ class _Packed:
         }
 
     def _runs(self) -> tuple[list[tuple[str, str, int]], np.ndarray, np.ndarray]:
-        """Every run with its source and the place of its device, and the place of each attempt's and pick's."""
+        """Every run with its source and device index, and the run index of each attempt and of each pick."""
         attempts, picks = self._contents.attempts, self._contents.picks
         names = sorted({*_values(attempts["run_id"]), *_values(picks["run_id"])})
         sources = sorted({*_values(attempts["source"]), ""})
@@ -320,29 +320,31 @@ class _Packed:
 
 
 def _likeness(problem: ConvProblem) -> tuple[object, ...]:
-    """What orders problems so that those beside each other were tried with the same variants, to like ends."""
+    """Sort key that puts problems next to each other that were tried with the same variants, with similar outcomes."""
     shape = (problem.groups > 1, problem.r, problem.s, problem.c, problem.k, problem.h, problem.w, problem.n)
     return (problem.dtype, problem.layout, *shape, problem.key)
 
 
 def _reasons(attempts: pa.Table) -> tuple[list[tuple[str, str]], np.ndarray, list[str]]:
-    """Every outcome with its words, the place of each attempt's among them, and the numbers in its gaps."""
+    """Every outcome with its words, the index of each attempt's among them, and the numbers in its gaps."""
     pairs = pc.binary_join_element_wise(attempts["outcome"], attempts["detail"], "\n")
     texts = _values(pairs)
     shapes = [_NUMBER.sub(GAP, text) for text in texts]
     n_texts = Counter(shapes)
     shared = [shape if n_texts[shape] > _MANY_DETAILS else text for shape, text in zip(shapes, texts, strict=True)]
-    numbers = [" ".join(_NUMBER.findall(text)) if GAP in kept else "" for text, kept in zip(texts, shared, strict=True)]
+    numbers = [
+        " ".join(_NUMBER.findall(text)) if GAP in reason else "" for text, reason in zip(texts, shared, strict=True)
+    ]
     reasons = sorted(set(shared))
     place = {reason: code for code, reason in enumerate(reasons)}
     row = _places(pairs, texts)
-    found = np.array([place[kept] for kept in shared], np.int64)[row]
+    reason_of = np.array([place[reason] for reason in shared], np.int64)[row]
     outcomes = [(outcome, detail) for outcome, _, detail in (reason.partition("\n") for reason in reasons)]
-    return outcomes, found, [numbers[code] for code in row.tolist()]
+    return outcomes, reason_of, [numbers[code] for code in row.tolist()]
 
 
 def _devices(attempts: pa.Table, picks: pa.Table) -> list[str]:
-    """The fingerprints as JSON, the one measured last at the end."""
+    """The fingerprints as JSON; the one measured last is last."""
     last = attempts.select(["device", "measured_at"]).set_column(0, "device", _strings(attempts["device"]))
     newest = last.group_by("device").aggregate([("measured_at", "max")]).sort_by("measured_at_max")
     texts: list[str] = newest["device"].to_pylist()
@@ -359,14 +361,14 @@ def _problem_columns(shipped: ShippedTable, places: np.ndarray) -> dict[str, pa.
 
 
 def _device_column(shipped: ShippedTable, run: np.ndarray) -> pa.DictionaryArray:
-    devices = np.array([each.device for each in shipped.card.runs], np.int32)
+    devices = np.array([run_entry.device for run_entry in shipped.card.runs], np.int32)
     texts = pa.array([device.json for device in shipped.card.devices])
     return pa.DictionaryArray.from_arrays(pa.array(devices[run]), texts)
 
 
 def _details(shipped: ShippedTable, reason: np.ndarray, numbers: Sequence[str]) -> pa.Array:
-    """The words of every attempt: those without numbers by reason, the others one by one."""
-    details = np.array([each.detail for each in shipped.card.reasons], dtype=object)[reason]
+    """The words of every attempt: without numbers by reason, with numbers one by one."""
+    details = np.array([reason_entry.detail for reason_entry in shipped.card.reasons], dtype=object)[reason]
     for row in np.flatnonzero([bool(line) for line in numbers]).tolist():
         details[row] = shipped.detail(int(reason[row]), numbers[row])
     return pa.array(details, pa.string())

@@ -47,9 +47,9 @@ SCHEMA: Final = pa.schema(
         pa.field("device", DEVICE_TYPE, nullable=False),
     ]
 )
-"""A row is one attempt: the problem's `COLUMNS`, then those of `Measurement`.
+"""A row is one attempt: the problem's `COLUMNS`, then the columns of `Measurement`.
 
-time_ms is the median of samples_ms, for readers who want no more; nothing here reads it back. plan and device are JSON.
+time_ms is the median of samples_ms, for readers who want no more; no code here reads it back. plan and device are JSON.
 """
 
 PICKS_SCHEMA: Final = pa.schema(
@@ -62,7 +62,7 @@ PICKS_SCHEMA: Final = pa.schema(
         pa.field("device", DEVICE_TYPE, nullable=False),
     ]
 )
-"""A row is one choice of somebody else's rule: the problem's `COLUMNS`, then those of `Pick`."""
+"""A row is one choice of another library's rule: the problem's `COLUMNS`, then the columns of `Pick`."""
 
 _ONLY_MEASURED: Final = ("samples_ms", "floor_ms", "clock_start_mhz", "clock_end_mhz")
 
@@ -74,18 +74,18 @@ ATTEMPTS: Final = pa.schema(
         pa.field("source", pa.string(), nullable=False),
     ]
 )
-"""What is kept of the rows of `SCHEMA` where samples are not: their number, median and noise.
+"""Columns of the rows of `SCHEMA` where samples are not kept, but their number, median and noise.
 
-An unsteady time has that outcome already. source is the file that a row was packed from; empty where it was in none.
+An unsteady time has that outcome already. source is the file that a row was packed from; empty where there was none.
 """
 
 _CLOSED_LISTS: Final = {"dtype": DType, "layout": Layout, "outcome": Outcome, "l2": L2State}
 
 
 def distinct_problems(table: pa.Table) -> tuple[list[ConvProblem], np.ndarray]:
-    """The problems of a table, each once, and for each row its problem's place among them.
+    """The problems of a table, each once, and for each row the index of its problem among them.
 
-    A table without the columns of epilogues and uneven padding has none.
+    A table without the columns of epilogues and uneven padding has neither.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def times(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def to_attempts(table: pa.Table, source: str = "") -> pa.Table:
-    """Rows of `SCHEMA`, refused where they are unsteady, in `ATTEMPTS`."""
+    """Rows of `SCHEMA`, with unsteady ones already refused, as rows of `ATTEMPTS`."""
     middle, noise = sample_medians(table["samples_ms"])
     columns = {
         "time_ms": pa.array(middle, from_pandas=True),
@@ -161,7 +161,7 @@ def write(table: pa.Table, path: Path) -> None:
 
 
 def read(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a file of exactly this schema, and check every value that has to mean something here.
+    """Read a file of exactly this schema, and check every value with a meaning here.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def read(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _with_endings(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table from before problems had epilogues and uneven padding: it has none."""
+    """A table from before problems had epilogues and uneven padding, with these columns empty."""
     missing = [name for name in ENDINGS if name in schema.names and name not in table.column_names]
     for name in missing:
         table = table.append_column(schema.field(name), pa.nulls(table.num_rows, schema.field(name).type))
@@ -188,7 +188,7 @@ def _with_endings(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 @contextmanager
 def border(verb: str) -> Iterator[None]:
-    """Where Arrow's errors become this project's."""
+    """Turns Arrow's errors into this project's."""
     try:
         yield
     except pa.ArrowException as error:

@@ -13,7 +13,7 @@ from conv_advisor.data.epilogue import PLAIN, Epilogue
 from conv_advisor.data.errors import InvalidProblem
 
 MAX_ELEMENTS: Final = 2**31 - 1
-"""Elements a tensor may have: kernels and libraries index with 32-bit integers."""
+"""Most elements of a tensor: kernels and libraries index with 32-bit integers."""
 
 
 class DType(StrEnum):
@@ -46,7 +46,7 @@ class Layout(StrEnum):
 
 
 KEY_ENDS: Final = {(dtype, layout): f"-{dtype}-{layout}" for dtype in DType for layout in Layout}
-"""How a problem's key goes on after its short form."""
+"""The part of a problem's key after its short form."""
 
 
 T = TypeVar("T")
@@ -69,8 +69,8 @@ class _once(Generic[T]):  # noqa: N801 - it stands where property does
     def __get__(self, problem: ConvProblem | None, _owner: type) -> T | _once[T]:
         if problem is None:
             return self
-        made = problem.__dict__[self._name] = self._make(problem)
-        return made
+        value = problem.__dict__[self._name] = self._make(problem)
+        return value
 
 
 _SIZES = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
@@ -85,7 +85,7 @@ _AS_THE_BEGIN: Final = cast("int", None)
 class ConvProblem:
     """A 2-D convolution (cross-correlation) of x (N,C,H,W) with weight (K,C/groups,R,S) to y (N,K,P,Q).
 
-    What follows it before the one rounding belongs to it: y = activation(conv(x, weight) + bias + residual).
+    The operations before the one rounding belong to it: y = activation(conv(x, weight) + bias + residual).
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ class ConvProblem:
     dtype : DType or str
     layout : Layout or str
     pad_h_end, pad_w_end : int, optional
-        Rows at the bottom and columns on the right; as many as on the other side unless given. They are filled in then:
-        `dataclasses.replace` of pad_h alone keeps pad_h_end.
+        Rows at the bottom and columns on the right; by default as many as on the other side. The default is filled in
+        at once: `dataclasses.replace` of pad_h alone keeps pad_h_end.
     epilogue : Epilogue
 
     Raises
@@ -124,7 +124,7 @@ class ConvProblem:
     groups: int = 1
     dtype: DType = DType.FLOAT32
     layout: Layout = Layout.NCHW
-    # Left out of the hash, which advice takes often: few problems differ in these alone.
+    # Left out of the hash, which advice takes often: few problems differ only in these.
     pad_h_end: int = field(default=_AS_THE_BEGIN, hash=False)
     pad_w_end: int = field(default=_AS_THE_BEGIN, hash=False)
     epilogue: Epilogue = field(default=PLAIN, hash=False)
@@ -142,8 +142,8 @@ class ConvProblem:
             self._check()
 
     def is_sound(self) -> bool:
-        """Whether the fields' values are allowed, as those of every problem are that was made by its class."""
-        # What `_check` finds too, in a fraction of its time.
+        """Whether the fields' values are allowed, as they are in every problem made by its constructor."""
+        # The same verdict as `_check`, in a fraction of its time.
         n, c, h, w, k, r, s, groups = self.n, self.c, self.h, self.w, self.k, self.r, self.s, self.groups
         stride_h, stride_w, dilation_h, dilation_w = self.stride_h, self.stride_w, self.dilation_h, self.dilation_w
         pad_h, pad_w, pad_h_end, pad_w_end = pads = (self.pad_h, self.pad_w, self.pad_h_end, self.pad_w_end)
@@ -189,9 +189,9 @@ class ConvProblem:
         """Read the short form ``size-batch-filter-filters-depth``, e.g. ``14-1-3-256-128``, and what may follow it.
 
         The short form means a square layer of stride 1 whose padding is filter // 2: an odd filter keeps the size.
-        What is otherwise follows in this order: ``56-1-3-64-64-stride2-pad0-dilation2-groups4``, two numbers where the
-        sides differ, ``56x28-1-7x1-64-64-stride2x1``; then the epilogue, ``14-1-3-256-128-bias-relu``. `short` and
-        `brief` are both read.
+        All else follows in this order: ``56-1-3-64-64-stride2-pad0-dilation2-groups4``, two numbers where the sides
+        differ, ``56x28-1-7x1-64-64-stride2x1``; then the epilogue, ``14-1-3-256-128-bias-relu``. `parse` reads both
+        `short` and `brief`.
 
         Parameters
         ----------
@@ -207,12 +207,12 @@ class ConvProblem:
 
     @_once
     def short(self) -> str:
-        """The short form where it says all but dtype and layout, else a long form with the same order of ideas."""
+        """The short form where it tells everything but dtype and layout, else a long form in the same order."""
         return layer_names.short(self)
 
     @_once
     def brief(self) -> str:
-        """The shortest name that `parse` reads: the short form, and behind it what is not as usual."""
+        """The shortest name that `parse` reads: the short form, followed by what is not as usual."""
         return layer_names.brief(self)
 
     @_once
@@ -247,12 +247,12 @@ class ConvProblem:
 
     @_once
     def layer(self) -> ConvProblem:
-        """The layer that it belongs to, whatever its batch, dtype and layout."""
+        """The layer that the problem belongs to, whatever its batch, dtype and layout."""
         return replace(self, n=1, dtype=DType.FLOAT32, layout=Layout.NCHW)
 
     @property
     def plain(self) -> ConvProblem:
-        """The convolution alone, without what follows it."""
+        """The convolution alone, without its epilogue."""
         return self._alone if self.epilogue else self
 
     @_once
@@ -276,7 +276,7 @@ class ConvProblem:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of what goes in, in memory order: x, weight, and what the epilogue has of bias and residual."""
+        """Shapes of the inputs, in memory order: x, weight, and the bias and residual of the epilogue."""
         shapes: dict[str, tuple[int, ...]] = {"x": self.x_shape, "weight": self.weight_shape}
         if self.epilogue.bias:
             shapes["bias"] = (self.k,)
@@ -341,18 +341,18 @@ class ConvProblem:
         return (first, rows, columns, channels)
 
 
-FIELDS: Final = tuple(each.name for each in fields(ConvProblem))[:16]
-"""The names of the fields that a plain problem with even padding is made of, in order."""
+FIELDS: Final = tuple(attribute.name for attribute in fields(ConvProblem))[:16]
+"""The names, in order, of the fields that make up a plain problem with even padding."""
 
-ENDINGS: Final = tuple(each.name for each in fields(ConvProblem))[16:]
-"""The names of the others."""
+ENDINGS: Final = tuple(attribute.name for attribute in fields(ConvProblem))[16:]
+"""The names of the other fields."""
 
 COLUMNS: Final = (*FIELDS, *ENDINGS)
-"""The columns of stored data. Those of `ENDINGS` are null where they say nothing, as in all rows from before them."""
+"""The columns of stored data. Those of `ENDINGS` are null where they say nothing, as in all rows older than them."""
 
 
 def to_columns(problem: ConvProblem) -> tuple[Any, ...]:
-    """A problem as `COLUMNS` have it, of plain values."""
+    """A problem as the values of `COLUMNS`, of plain types."""
     ends = (problem.pad_h_end, problem.pad_w_end) if problem.has_uneven_padding else (None, None)
     values = [getattr(problem, name) for name in FIELDS[:-2]]
     return *values, str(problem.dtype), str(problem.layout), *ends, str(problem.epilogue) or None
@@ -365,9 +365,9 @@ def of_columns(values: Sequence[Any]) -> ConvProblem:
     ------
     InvalidProblem
     """
-    given = dict(zip(COLUMNS, values, strict=True))
-    epilogue = given.pop("epilogue")
-    return ConvProblem(**given, epilogue=Epilogue.parse(epilogue) if epilogue else PLAIN)
+    by_column = dict(zip(COLUMNS, values, strict=True))
+    epilogue = by_column.pop("epilogue")
+    return ConvProblem(**by_column, epilogue=Epilogue.parse(epilogue) if epilogue else PLAIN)
 
 
 def _member(kind: type[StrEnum], name: str, value: object) -> StrEnum:

@@ -1,4 +1,4 @@
-"""Problems in a text file, a line each."""
+"""Problems in a text file, one per line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def read_problems(path: Path, dtypes: Iterable[DType], layouts: Iterable[Layout]
     Parameters
     ----------
     path : Path
-        A line is a layer in short or long form, and may go on with a dtype, and then with a layout; what follows a
-        ``#`` is a remark.
+        A line is a layer in short or long form, optionally followed by a dtype and then a layout; the text after a
+        ``#`` is a comment.
     dtypes, layouts : iterable
-        Those of lines that name none.
+        Dtypes and layouts of lines that name none.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def read_problems(path: Path, dtypes: Iterable[DType], layouts: Iterable[Layout]
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput("problems", str(path), f"a readable text file ({error})") from None
     dtypes, layouts = tuple(dtypes), tuple(layouts)
-    found: dict[ConvProblem, None] = {}
+    problems: dict[ConvProblem, None] = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if not words:
@@ -38,7 +38,7 @@ def read_problems(path: Path, dtypes: Iterable[DType], layouts: Iterable[Layout]
         try:
             for dtype in [DType(words[1])] if len(words) > 1 else dtypes:
                 for layout in [Layout(words[2])] if len(words) > 2 else layouts:
-                    found[ConvProblem.parse(words[0], dtype=dtype, layout=layout)] = None
+                    problems[ConvProblem.parse(words[0], dtype=dtype, layout=layout)] = None
         except (InvalidInput, ValueError) as error:
             raise InvalidInput(f"{path.name} line {number}", line, f"a layer, a dtype, a layout ({error})") from None
-    return list(found)
+    return list(problems)

@@ -45,20 +45,20 @@ class Records:
     def summaries(
         self, problems: Sequence[ConvProblem], device_id: str, *, stored: Collection[str] | None = None
     ) -> dict[str, dict[str, Summary]]:
-        """What is known of every variant on these problems, warm.
+        """Summaries of every variant on these problems, from warm attempts.
 
         Parameters
         ----------
         problems : sequence of ConvProblem
         device_id : str
-            Attempts under all drivers and libraries that this device has had are taken together.
+            Attempts under all drivers and libraries that this device has had count together.
         stored : collection of str, optional
-            The keys that the store may know of; by default it is asked for all.
+            The keys that the store may know of; by default it is asked about all.
 
         Returns
         -------
         dict of problem key to dict of variant to Summary
-            Without the problems and variants of which nothing is known.
+            Without problems and variants that nothing is known of.
         """
         return {key: summarise(rows) for key, rows in self.attempts(problems, device_id, stored=stored).items()}
 
@@ -68,14 +68,14 @@ class Records:
         """What `summaries` sums up: every warm attempt at these problems, by their keys."""
         keys = [problem.key for problem in problems]
         attempts = self._shipped_attempts(keys, device_id)
-        asked = keys if stored is None else [key for key in keys if key in stored]
-        if self.store is not None and asked:
-            for key, own in self.store.attempts(asked, device_id).items():
+        stored_keys = keys if stored is None else [key for key in keys if key in stored]
+        if self.store is not None and stored_keys:
+            for key, own in self.store.attempts(stored_keys, device_id).items():
                 attempts[key] = [*attempts.get(key, ()), *own]
         return attempts
 
     def picked(self, problem: ConvProblem, device_id: str, *, stored: Collection[str] | None = None) -> dict[str, str]:
-        """What other rules chose for a problem on a device: the variant by the rule's name; the last of each counts.
+        """What other rules chose for a problem on a device: the variant by the rule's name; a rule's last one counts.
 
         Parameters
         ----------
@@ -85,16 +85,16 @@ class Records:
             As in `summaries`.
         """
         table = self._shipped.table(device_id)
-        found = table.picked(problem.key) if table else {}
+        picks = table.picked(problem.key) if table else {}
         if self.store is not None and (stored is None or problem.key in stored):
-            found |= self.store.picked(problem.key, device_id)
-        return found
+            picks |= self.store.picked(problem.key, device_id)
+        return picks
 
     def measured_keys(self, device_id: str) -> list[str]:
         """The keys of the problems on which some variant was timed in full on a device, each once.
 
-        Those that ship come in the order in which they lie, so that whoever reads all of them decompresses each block
-        once.
+        Keys of shipped problems come in the order of their table, so that a reader of all of them decompresses each
+        block once.
         """
         table = self._shipped.table(device_id)
         shipped = table.measured_keys() if table else []
@@ -108,14 +108,14 @@ class Records:
         return own + (table.card.n_attempts if table else 0)
 
     def devices(self) -> dict[str, Device]:
-        """Every device that was measured, by id; of one id the fingerprint measured last."""
+        """Every device that was measured, by id; where an id has several fingerprints, the one measured last."""
         known = {device.id: device for device in self._shipped.devices()}
         if self.store:
             known |= {device.id: device for device in self.store.devices()}
         return dict(sorted(known.items()))
 
     def device(self, name: str) -> Device:
-        """The device of any of its names, as it was measured last.
+        """The device with this name, whichever of its names it is, as it was measured last.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class Records:
         return pa.concat_tables([shipped, parquet.to_attempts(transfer.measurements_table(self.store, device_id))])
 
     def picks_table(self, device_id: str) -> pa.Table:
-        """The picks of a device, in `data.parquet.PICKS_SCHEMA`; of several by one rule the last counts."""
+        """The picks of a device, in `data.parquet.PICKS_SCHEMA`; of several picks by one rule the last counts."""
         require("pyarrow")
         import pyarrow as pa
 

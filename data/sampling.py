@@ -1,4 +1,4 @@
-"""Made-up layers like those of real networks, spread over the whole space: more to train on than the seeds' layers."""
+"""Made-up layers like those of real networks, spread over their whole space: more to train on than the seeds have."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_BYTES: Final = 1.5e9
 """Largest sampled problem, in float32: operations, and bytes of x, weight and y together."""
 
 FIRST_LAYER_SHARE: Final = 0.03
-"""Layers that read an RGB image."""
+"""Share of layers that read an RGB image."""
 STRIDE_2_SHARE: Final = 1 / 8
 DILATED_SHARE: Final = 0.02
 DEPTHWISE_SHARE: Final = 0.07
 GROUPED_SHARE: Final = 0.03
 RECTANGULAR_SHARE: Final = 0.15
-"""Planes that are not square: frames of a camera, and what is cut from them."""
+"""Share of planes that are not square: frames of a camera, and crops of them."""
 
 _MAX_SIZE_TIMES_CHANNELS: Final = 28_672
 """Networks trade resolution for channels: at 14 pixels a side up to 2048 of them, at 56 up to 512, at 224 up to 128."""
@@ -54,7 +54,7 @@ def sample_problems(
     count : int
         Layers with their batches; each is given in every dtype and layout.
     seed : int
-        Equal seeds give equal layers, and a smaller count the first of those of a larger one.
+        Equal seeds give equal layers; a smaller count gives the first layers of a larger one.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def sample_problems(
 
 
 class _Point(NamedTuple):
-    """One point of the unit cube: where in its distribution each choice lies."""
+    """One point of the unit cube: the quantile of each choice in its distribution."""
 
     size: float
     batch: float
@@ -155,19 +155,19 @@ def _sequence(seed: int) -> Iterator[_Point]:
         yield from map(_Point._make, sobol.random(_POINTS_AT_ONCE).tolist())
 
 
-def _problem(at: _Point) -> ConvProblem:
-    size = _SIZE.at(at.size)
-    r, s = _TAPS[int(np.searchsorted(_TAPS_BELOW[:-1], at.filter, side="right"))]
+def _problem(point: _Point) -> ConvProblem:
+    size = _SIZE.at(point.size)
+    r, s = _TAPS[int(np.searchsorted(_TAPS_BELOW[:-1], point.filter, side="right"))]
     most = max(_MAX_SIZE_TIMES_CHANNELS / size, _LEAST_CHANNELS)
-    c = 3 if at.kind < FIRST_LAYER_SHARE else _CHANNELS.at(at.c, most)
-    c, k, groups = _grouped(c, _CHANNELS.at(at.k, most), at.groups)
-    stride = 2 if at.kind >= 1 - STRIDE_2_SHARE else 1
-    dilation = 2 if stride == 1 and at.kind >= 1 - STRIDE_2_SHARE - DILATED_SHARE else 1
+    c = 3 if point.kind < FIRST_LAYER_SHARE else _CHANNELS.at(point.c, most)
+    c, k, groups = _grouped(c, _CHANNELS.at(point.k, most), point.groups)
+    stride = 2 if point.kind >= 1 - STRIDE_2_SHARE else 1
+    dilation = 2 if stride == 1 and point.kind >= 1 - STRIDE_2_SHARE - DILATED_SHARE else 1
     return ConvProblem(
-        n=_BATCH.at(at.batch),
+        n=_BATCH.at(point.batch),
         c=c,
         h=size,
-        w=_width(size, at.aspect),
+        w=_width(size, point.aspect),
         k=k,
         r=r,
         s=s,
@@ -182,7 +182,7 @@ def _problem(at: _Point) -> ConvProblem:
 
 
 def _width(height: int, share: float) -> int:
-    """The height in most draws, else another size by one of the usual aspects."""
+    """The height in most draws, otherwise another size by one of the usual aspects."""
     if share >= RECTANGULAR_SHARE:
         return height
     return max(1, round(height * _ASPECTS[int(share / RECTANGULAR_SHARE * len(_ASPECTS))]))

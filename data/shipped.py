@@ -1,4 +1,4 @@
-"""The measurements that ship: a table a device, read where it lies."""
+"""The measurements that ship: one table per device, read in place."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ FORMAT: Final = 1
 BLOCK_PROBLEMS: Final = 64
 """Problems of one block: decompressing it takes a fraction of a millisecond."""
 GAP: Final = "\0"
-"""In a reason's detail, stands for a number that differs from attempt to attempt."""
+"""Stands in a reason's detail for a number that differs from attempt to attempt."""
 
 _BLOCKS_KEPT: Final = 64
 _SOUGHT_IN_TEXT: Final = 4
-"""Lookups before the index of all problems is made: a command asks for one or two, a server for many."""
+"""Lookups before the index of all problems is built: a command asks for one or two, a server for many."""
 _MOST_CARD_BYTES: Final = 2**24
 _MOST_TEXT_BYTES: Final = 2**28
 _BROKEN: Final = (OSError, ValueError, SafetensorError, msgspec.MsgspecError)
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """What came of an attempt, and why; `GAP` stands for numbers."""
+    """The outcome of an attempt and why; `GAP` stands for numbers."""
 
     outcome: Outcome
     detail: str
@@ -53,13 +53,13 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Format(msgspec.Struct, frozen=True):
-    """What every format says of itself."""
+    """The format number, which every version of a card has."""
 
     format: int
 
 
 class Card(Format, frozen=True):
-    """What a table says of itself, and the lists that its columns point into.
+    """The description of a table, and the lists that its columns point into.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Card(Format, frozen=True):
     clocks : dict of str to int
         SM clock in MHz, and how many times were taken at it.
     files : dict of str to str
-        SHA-256 and name of every file that is packed in it.
+        SHA-256 and name of every file that is packed in the table.
     """
 
     n_problems: int
@@ -91,7 +91,7 @@ class Card(Format, frozen=True):
 
 
 class ShippedTable:
-    """What was measured of one device, compact: checked when it is opened, decompressed where it is asked.
+    """The measurements of one device, compact: checked when it is opened, decompressed block by block on demand.
 
     Parameters
     ----------
@@ -101,14 +101,14 @@ class ShippedTable:
     ----------
     card : Card
     ends : int64 array of shape (P + 1,)
-        The attempts at a problem are those from its end to the next.
+        The attempts at a problem run from its entry to the next.
     n_timed : int64 array of shape (P,)
-        How many of them were measured.
+        How many attempts at each problem were measured.
 
     Raises
     ------
     StoreError
-        From everything; names the file and what is wrong with it.
+        From everything; names the file and what is wrong in it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -128,7 +128,7 @@ class ShippedTable:
 
     @cached_property
     def keys(self) -> list[str]:
-        """The keys of all problems, alike ones beside each other."""
+        """The keys of all problems, similar ones next to each other."""
         keys = self._lines[1:-1].split("\n") if self.card.n_problems else []
         if len(set(keys)) != len(keys):
             raise StoreError(f"{self.path} is no table of measurements: a problem is there twice")
@@ -136,7 +136,7 @@ class ShippedTable:
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """The place of each problem among the keys."""
+        """The index of each problem among the keys."""
         return {key: place for place, key in enumerate(self.keys)}
 
     @property
@@ -169,7 +169,7 @@ class ShippedTable:
         return picks
 
     def picked(self, key: str) -> dict[str, str]:
-        """What other rules chose for one problem: the variant by the rule's name; of several by one rule the last."""
+        """What other rules chose for one problem: the variant by the rule's name; a rule's last choice counts."""
         place = self._place_of(key)
         if place is None:
             return {}
@@ -209,7 +209,7 @@ class ShippedTable:
         return head + "".join(map("".join, zip(numbers.split(" "), tail, strict=True))) if tail else head
 
     def _place_of(self, key: str) -> int | None:
-        """The place of a problem: the first few are looked for in the text, which takes a tenth of the index."""
+        """The index of a problem: the first few are searched in the text, which takes a tenth of building the index."""
         self._n_sought += 1
         if self._n_sought > _SOUGHT_IN_TEXT:
             return self.place.get(key)
@@ -218,7 +218,7 @@ class ShippedTable:
 
     @cached_property
     def _picks_by_problem(self) -> tuple[np.ndarray, np.ndarray]:
-        """The problems of the picks in rising order, and the place of each pick."""
+        """The problems of the picks in rising order, and the row of each pick."""
         rows = np.argsort(self.picks[0], kind="stable")
         return self.picks[0][rows], rows
 
@@ -307,8 +307,8 @@ def problem_of(key: str) -> ConvProblem:
 def _card_of(metadata: dict[str, str]) -> Card:
     text = metadata.get("card", "")
     _require(0 < len(text) <= _MOST_CARD_BYTES, f"its card has {len(text)} characters")
-    found = msgspec.json.decode(text, type=Format).format
-    _require(found == FORMAT, f"its format is {found}; allowed: {FORMAT}")
+    version = msgspec.json.decode(text, type=Format).format
+    _require(version == FORMAT, f"its format is {version}; allowed: {FORMAT}")
     card = msgspec.json.decode(text, type=Card)
     for name in ("variants", "pick_sources"):
         values = getattr(card, name)
@@ -324,7 +324,7 @@ def _require(is_right: bool, reason: str) -> None:
 
 
 class Shipped:
-    """The tables of a folder, each opened when it is first asked for.
+    """The tables of a folder, each opened on first use.
 
     Parameters
     ----------
@@ -349,7 +349,7 @@ class Shipped:
 
     def table(self, device_id: str) -> ShippedTable | None:
         """The table of a device, if it has one."""
-        with self._lock:  # several requests would all open it
+        with self._lock:  # or several requests would all open it
             if device_id in self._paths and device_id not in self._tables:
                 table = self._tables[device_id] = ShippedTable(self._paths[device_id])
                 if table.card.device_id != device_id:

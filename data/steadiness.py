@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_CLOCK_CHANGE: Final = 0.03
-"""How far the SM clock may move between the start and the end of the samples."""
+"""How far the SM clock may move between the start and the end of the samples, as a share."""
 LEAST_CLOCK: Final = 0.95
 """The least share of the device's usual clock."""
 MOST_NOISE: Final = 0.02
 """Relative standard error of the median: ten times what the stop rule asks for."""
 LEAST_SAMPLES: Final = 5
-"""Fewer samples do not say how wide they are; the stop rule takes so many unless a launch is long."""
+"""Fewer samples do not show how wide they are; the stop rule takes this many unless a launch is long."""
 LEAST_ROWS: Final = 100
-"""Fewer times of a device do not say what its usual clock is."""
+"""Fewer times of a device do not show its usual clock."""
 
 
 def why_unsteady(measurement: Measurement, usual_mhz: float | None = None) -> str | None:
@@ -37,9 +37,9 @@ def why_unsteady(measurement: Measurement, usual_mhz: float | None = None) -> st
     Parameters
     ----------
     measurement : Measurement
-        Times on a CPU always pass: it says no clock, and nothing ships that bounds could be drawn from.
+        Times on a CPU always pass: it reports no clock, and no shipped times give bounds for it.
     usual_mhz : float, optional
-        The usual SM clock of the device; without it that bound is not looked at.
+        The usual SM clock of the device; without it, times are not compared with that clock.
     """
     if measurement.outcome is not Outcome.MEASURED or measurement.device.kind == "cpu":
         return None
@@ -69,14 +69,14 @@ def refuse_unsteady(measurements: Sequence[Measurement], usual_mhz: float | None
 
 
 def unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] = MappingProxyType({})) -> np.ndarray:
-    """What `why_unsteady` says of each row of a table, all at once.
+    """`why_unsteady` for each row of a table, as an array.
 
     Parameters
     ----------
     table : pyarrow.Table
         In `data.parquet.SCHEMA` or `ATTEMPTS`.
     usual_mhz : mapping of device id to float or None
-        For a device that is not there it is the clock that most of the table's times were taken at.
+        For a device that is missing here, the clock that most of the table's times were taken at.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] = Mappi
 
 def refuse_unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] = MappingProxyType({})) -> pa.Table:
     """`refuse_unsteady` for a table; parameters as in `unsteady_rows`."""
-    import pyarrow as pa  # who keeps one measurement after another does without tables
+    import pyarrow as pa  # a store that takes single measurements does without tables
     import pyarrow.compute as pc
 
     is_unsteady, noise, usual = _unsteady(table, usual_mhz)
@@ -111,7 +111,7 @@ def refuse_unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] 
 
 
 def _unsteady(table: pa.Table, usual_mhz: Mapping[str, float | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Whether each row is unsteady, its noise, and the usual clock of its device, 0 where that is unknown."""
+    """Whether each row is unsteady, its noise, and the usual clock of its device, 0 where unknown."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -129,10 +129,10 @@ def _unsteady(table: pa.Table, usual_mhz: Mapping[str, float | None]) -> tuple[n
         device = Device.from_json(text)
         if device.kind != "cpu":
             by_id.setdefault(device.id, []).append(text)
-    for device_id, of_it in by_id.items():
-        mine = is_measured & np.asarray(pc.is_in(texts, value_set=pa.array(of_it, pa.string())).to_numpy())
-        is_timed |= mine
-        usual[mine] = usual_mhz.get(device_id) or _usual(end[mine & np.isfinite(end)])
+    for device_id, its_texts in by_id.items():
+        is_its = is_measured & np.asarray(pc.is_in(texts, value_set=pa.array(its_texts, pa.string())).to_numpy())
+        is_timed |= is_its
+        usual[is_its] = usual_mhz.get(device_id) or _usual(end[is_its & np.isfinite(end)])
     _, noise = sample_medians(table["samples_ms"])
     is_wide = (pc.list_value_length(table["samples_ms"]).to_numpy() >= LEAST_SAMPLES) & (noise > MOST_NOISE)
     has_changed = np.abs(start - end) > MOST_CLOCK_CHANGE * np.maximum(start, end)

@@ -45,14 +45,14 @@ class Store:
         folder are created; its journal is a write-ahead log, so that readers never wait for a writer. An older schema
         is brought up to date.
     shipped : Shipped, optional
-        Says at which clock a device usually runs, where too few times are known here.
+        Tells at which clock a device usually runs, where too few times are known here.
 
     Attributes
     ----------
     engine : sqlalchemy.Engine
-        For the tables of `data.database.tables` that are not the store's.
+        For tables of `data.database.tables` that do not belong to the store.
     presence : Presence
-        Watches over its files.
+        Watches over the store's files.
 
     Raises
     ------
@@ -91,62 +91,66 @@ class Store:
 
     @property
     def is_local(self) -> bool:
-        """Whether the database is a file of this host, which answers at once; another may keep its clients waiting."""
+        """Whether the database is a file of this host, which answers at once; a server may keep its clients waiting."""
         return self.engine.dialect.name == "sqlite"
 
     def check_writable(self) -> None:
-        """See that what is written now is kept.
+        """Check that writes are kept.
 
         Raises
         ------
         StoreError
-            Its reason: a file that is gone, replaced or read-only, a full disk, somebody's lock.
+            The reason: a file that is gone, replaced or read-only, a full disk, a lock of another process.
         """
         check_writable(self.engine, self.presence)
 
     @property
     def writes(self) -> int:
-        """How often this object, or one guarded for it, has added measurements."""
+        """How often this object, or a guarded copy of it, has added measurements."""
         return self._writes.count
 
     def guarded(self, guard: Guard) -> Store:
-        """The same store, none of whose additions counts unless the guard lets it pass in the same transaction."""
+        """The same store, whose additions count only if the guard lets them pass in the same transaction."""
         guarded = copy(self)
         guarded._guard = guard
         return guarded
 
     def waiting_at_most(self, seconds: float) -> Store:
-        """The same store, which waits no longer than this for what another has locked, and then raises."""
+        """The same store, which waits no longer than this for a lock of another process, and then raises."""
         hurried = copy(self)
         hurried.engine = waiting_at_most(self.engine, seconds)
         return hurried
 
     def append(self, measurements: Iterable[Measurement], picks: Iterable[Pick] = ()) -> int:
-        """Add measurements, and picks beside them, all or none; times of an unsteady device with that outcome.
+        """Add measurements, and picks beside them, all or none; times of an unsteady device get that outcome.
 
         Returns
         -------
         int
-            How many measurements.
+            Number of measurements added.
 
         Raises
         ------
         StoreError
-            Also where they would be gone with this process.
+            Also where they would be lost when this process ends.
         """
         measured = list(measurements)
-        gpus = {each.device.id for each in measured if each.device.kind != "cpu"}
+        gpus = {measurement.device.id for measurement in measured if measurement.device.kind != "cpu"}
         usual_mhz = {device_id: self.usual_clock_mhz(device_id) for device_id in gpus}
-        steady = (row for each in measured for row in refuse_unsteady([each], usual_mhz.get(each.device.id)))
+        steady = (
+            steady_row
+            for measurement in measured
+            for steady_row in refuse_unsteady([measurement], usual_mhz.get(measurement.device.id))
+        )
         with border("write"):
             self.add([rows.of_measurements(steady), rows.of_picks(picks)])
-        self.presence.check()  # else they are in a file that was deleted, and are gone with this process
+        self.presence.check()  # else they are in a file that was deleted, and are lost when this process ends
         return len(measured)
 
     def attempted(self, run_id: str) -> set[tuple[str, str]]:
-        """The problem keys and variants that a run has attempted: what a resumed run leaves out."""
-        wanted = select(MEASUREMENTS.c.problem_key, MEASUREMENTS.c.variant).where(MEASUREMENTS.c.run_id == run_id)
-        return {(row[0], row[1]) for row in self.fetch(wanted)}
+        """The problem keys and variants that a run has attempted, which a resumed run leaves out."""
+        query = select(MEASUREMENTS.c.problem_key, MEASUREMENTS.c.variant).where(MEASUREMENTS.c.run_id == run_id)
+        return {(row[0], row[1]) for row in self.fetch(query)}
 
     def began_us(self, run_id: str) -> int | None:
         """When the first attempt of a run was made, microseconds since 1970, UTC; None where there is none."""
@@ -154,46 +158,46 @@ class Store:
         return None if first is None else int(first)
 
     def outcomes(self, run_id: str) -> dict[str, int]:
-        """How often each outcome came of the attempts of a run."""
+        """How many attempts of a run had each outcome."""
         outcome = MEASUREMENTS.c.outcome
-        wanted = select(outcome, func.count()).where(MEASUREMENTS.c.run_id == run_id).group_by(outcome)
-        return {row[0]: int(row[1]) for row in self.fetch(wanted.order_by(outcome))}
+        query = select(outcome, func.count()).where(MEASUREMENTS.c.run_id == run_id).group_by(outcome)
+        return {row[0]: int(row[1]) for row in self.fetch(query.order_by(outcome))}
 
     def fastest(self, run_id: str) -> dict[str, tuple[str, float]]:
         """The fastest variant of each problem of a run, and its time in ms; without problems that none computed."""
-        wanted = (
+        query = (
             select(MEASUREMENTS.c.problem_key, MEASUREMENTS.c.variant, MEASUREMENTS.c.time_ms)
             .where(MEASUREMENTS.c.run_id == run_id, MEASUREMENTS.c.outcome == Outcome.MEASURED)
             .order_by(MEASUREMENTS.c.time_ms.desc(), MEASUREMENTS.c.id.desc())
         )
-        return {row[0]: (row[1], row[2]) for row in self.fetch(wanted)}
+        return {row[0]: (row[1], row[2]) for row in self.fetch(query)}
 
     def attempts(self, keys: Iterable[str], device_id: str) -> dict[str, list[Attempt]]:
-        """The warm attempts at the problems of these keys, in the order they came; without those that have none."""
+        """The warm attempts at the problems of these keys, in order of arrival; without problems that have none."""
         attempts: dict[str, list[Attempt]] = {}
-        for some in in_lists(list(dict.fromkeys(keys))):
-            wanted = (
+        for chunk in in_lists(list(dict.fromkeys(keys))):
+            query = (
                 select(MEASUREMENTS.c.problem_key, *_OF_AN_ATTEMPT)
                 .where(
                     MEASUREMENTS.c.device_id == device_id,
-                    MEASUREMENTS.c.problem_key.in_(some),
+                    MEASUREMENTS.c.problem_key.in_(chunk),
                     MEASUREMENTS.c.l2 == str(L2State.WARM),
                 )
                 .order_by(MEASUREMENTS.c.id)
             )
-            for key, samples_ms, variant, outcome, time_ms, noise, *others in self.fetch(wanted):
+            for key, samples_ms, variant, outcome, time_ms, noise, *others in self.fetch(query):
                 values = (variant, outcome, time_ms, noise, len(samples_ms) // 4, *others)
                 attempts.setdefault(key, []).append(Attempt._make(values))
         return attempts
 
     def picked(self, key: str, device_id: str) -> dict[str, str]:
         """What other rules chose for the problem of this key: the variant by the rule's name; the last counts."""
-        wanted = (
+        query = (
             select(PICKS.c.source, PICKS.c.variant)
             .where(PICKS.c.device_id == device_id, PICKS.c.problem_key == key)
             .order_by(PICKS.c.id)
         )
-        return {row[0]: row[1] for row in self.fetch(wanted)}
+        return {row[0]: row[1] for row in self.fetch(query)}
 
     def version(self, device_id: str) -> int:
         """A number that grows with every addition of measurements of this device, whichever process adds them."""
@@ -201,19 +205,19 @@ class Store:
         return int(rows[0][0]) if rows else 0
 
     def usual_clock_mhz(self, device_id: str) -> float | None:
-        """The SM clock that most times of a device were taken at; None where too few are known to say.
+        """The SM clock that most times of a device were taken at; None where too few times are known.
 
-        Asked of the database until there is an answer, then kept: what is usual does not change with a sweep.
+        The database is asked until it has an answer, which is then kept: a sweep does not change what is usual.
         """
         if device_id not in self._usual_mhz:
             clock, count = MEASUREMENTS.c.clock_end_mhz, func.count()
-            wanted = (
+            query = (
                 select(clock, count)
                 .where(MEASUREMENTS.c.device_id == device_id, clock.is_not(None))
                 .where(MEASUREMENTS.c.outcome == str(Outcome.MEASURED))
                 .group_by(clock)
             )
-            counts = {int(row[0]): int(row[1]) for row in self.fetch(wanted)}
+            counts = {int(row[0]): int(row[1]) for row in self.fetch(query)}
             if sum(counts.values()) < LEAST_ROWS:
                 table = self._shipped.table(device_id) if self._shipped else None
                 return table.usual_clock_mhz if table else None
@@ -221,37 +225,37 @@ class Store:
         return self._usual_mhz[device_id]
 
     def n_attempts(self, device_id: str) -> int:
-        """How many attempts on a device are here."""
-        wanted = select(func.count()).where(MEASUREMENTS.c.device_id == device_id)
-        return int(self.fetch(wanted)[0][0])
+        """Number of attempts on a device in this store."""
+        query = select(func.count()).where(MEASUREMENTS.c.device_id == device_id)
+        return int(self.fetch(query)[0][0])
 
     def problem_keys(self) -> set[str]:
-        """The keys of all problems that were ever measured, on whatever device."""
+        """The keys of all problems that were ever measured, on any device."""
         return {row[0] for row in self.fetch(select(PROBLEMS.c.key))}
 
     def measured_keys(self, device_id: str) -> list[str]:
         """The keys of the problems on which some variant was timed in full on a device, warm, in rising order."""
         key = MEASUREMENTS.c.problem_key
-        wanted = select(key).where(
+        query = select(key).where(
             MEASUREMENTS.c.device_id == device_id,
             MEASUREMENTS.c.outcome == str(Outcome.MEASURED),
             MEASUREMENTS.c.l2 == str(L2State.WARM),
         )
-        return [row[0] for row in self.fetch(wanted.distinct().order_by(key))]
+        return [row[0] for row in self.fetch(query.distinct().order_by(key))]
 
     def devices(self) -> list[Device]:
-        """Every device that was measured, by id; of one id the fingerprint measured last."""
+        """Every device that was measured, by id; where an id has several fingerprints, the one measured last."""
         last = (
             select(func.max(MEASUREMENTS.c.measured_at_us))
             .where(MEASUREMENTS.c.device == DEVICES.c.fingerprint)
             .scalar_subquery()
         )
-        wanted = select(DEVICES.c.fingerprint, DEVICES.c.json).order_by(DEVICES.c.id, func.coalesce(last, 0))
-        found = (_device(fingerprint, text) for fingerprint, text in self.fetch(wanted))
-        return list({device.id: device for device in found}.values())
+        query = select(DEVICES.c.fingerprint, DEVICES.c.json).order_by(DEVICES.c.id, func.coalesce(last, 0))
+        fingerprinted = (_device(fingerprint, text) for fingerprint, text in self.fetch(query))
+        return list({device.id: device for device in fingerprinted}.values())
 
     def device(self, name: str) -> Device:
-        """The device of any of its names, as it was measured last.
+        """The device with this name, whichever of its names it is, as it was measured last.
 
         Raises
         ------
@@ -260,7 +264,7 @@ class Store:
         return named(name, {device.id: device for device in self.devices()})
 
     def add(self, additions: Sequence[Addition], digest: str | None = None) -> None:
-        """Add rows, all or none; with a digest, as the contents of the file that has it.
+        """Add rows, all or none; with a digest, as the contents of the file with that digest.
 
         Raises
         ------
@@ -270,10 +274,10 @@ class Store:
         if add(self.engine, additions, guard=self._guard, digest=digest):
             self._writes.increase()
 
-    def fetch(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[AnyRow]:
-        """The rows that a statement selects."""
+    def fetch(self, query: Select[*tuple[Any, ...]]) -> Sequence[AnyRow]:
+        """The rows that a query selects."""
         with border("read"), self.engine.connect() as connection:
-            return connection.execute(wanted).fetchall()
+            return connection.execute(query).fetchall()
 
 
 class _Counter:
@@ -288,7 +292,7 @@ class _Counter:
 
 @contextmanager
 def border(verb: str, place: str = "") -> Iterator[None]:
-    """Where errors of the database, of files and of tables become this project's."""
+    """Turns errors of the database, of files and of tables into this project's."""
     try:
         yield
     except (SQLAlchemyError, OSError, ImportError, InvalidProblem, OverflowError) as error:
@@ -300,5 +304,5 @@ def _device(fingerprint: str, text: str) -> Device:
     try:
         return Device.from_json(text)
     except (ValueError, TypeError) as error:
-        said = f"the row with the fingerprint {fingerprint!r} in its table devices is corrupt ({error})"
-        raise StoreError(f"cannot read the store: {said}") from None
+        fault = f"the row with the fingerprint {fingerprint!r} in its table devices is corrupt ({error})"
+        raise StoreError(f"cannot read the store: {fault}") from None

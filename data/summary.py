@@ -1,4 +1,4 @@
-"""What is known of one variant on one problem and device: all attempts taken together."""
+"""The summary of one variant on one problem and device: all attempts taken together."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Summary:
     """What is known of one variant on one problem and device, all attempts taken together.
 
-    Where any attempt was measured only those count, else those that were pruned, else the newest one; an unsteady one
-    has no time.
+    If any attempt was measured only those count, else those that were pruned, else the newest; an unsteady attempt has
+    no time.
 
     Parameters
     ----------
     variant : str
     outcome : Outcome
     time_ms : float or None
-        Median over the attempts of their medians; None where nothing was timed.
+        Median of the attempts' medians; None where nothing was timed.
     noise : float or None
         Relative standard error of time_ms, as `data.measurement.relative_noise` estimates it from the median absolute
         deviation of an attempt's samples; median over the attempts.
     n_samples : int
-        Over all these attempts.
+        Samples of all these attempts.
     workspace_bytes, max_error, plan, detail, measured_at
         As in `Measurement`, of the newest of these attempts.
     """
@@ -63,7 +63,7 @@ class Attempt(NamedTuple):
     plan : str
         JSON.
     measured_at_us : int
-        Since 1970, UTC.
+        Microseconds since 1970, UTC.
     """
 
     variant: str

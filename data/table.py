@@ -22,7 +22,7 @@ Row = tuple[int, ...]
 
 
 def _forms(text: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What a name, and what lines of names, have to match: A is a size, B may be zero besides."""
+    """The patterns of a name and of lines of names: A is a size, B a size or zero."""
     one = text.replace("A", "([1-9][0-9]{0,9})").replace("B", "(0|[1-9][0-9]{0,9})")
     line = one.replace("(", "(?:")
     return re.compile(one), re.compile(f"{line}(?:\\n{line})*")
@@ -35,7 +35,7 @@ _BLANKS: Final = str.maketrans(dict.fromkeys("abcdefghijklmnopqrstuvwxyz-", " ")
 
 
 def is_sound(sizes: np.ndarray) -> np.ndarray:
-    """Which rows `ConvProblem` would accept.
+    """The rows that `ConvProblem` would accept.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def is_sound(sizes: np.ndarray) -> np.ndarray:
     n, c, h, w, k, r, s, *_, groups, _, _ = raised.T
     p, q = output_plane(raised)
     sound = sound & (p >= 1) & (q >= 1) & (c % groups == 0) & (k % groups == 0)
-    # As floats, which do not overflow: below the limit, and so wherever it matters, they are exact.
+    # As floats, which do not overflow: below the limit, where the comparison is decided, they are exact.
     x_elements = 1.0 * n * c * h * w
     weight_elements = 1.0 * k * (c // groups) * r * s
     y_elements = 1.0 * n * k * p * q
@@ -61,7 +61,7 @@ def is_sound(sizes: np.ndarray) -> np.ndarray:
 
 
 def row_of_short(layer: str) -> Row | None:
-    """The sizes that a form means which `ConvProblem.short` may have; None where a problem would not say it so."""
+    """The sizes of a form that `ConvProblem.short` may return; None where it would return another."""
     match = _SHORT.fullmatch(layer)
     if match is None:
         return _row_of_long(layer)
@@ -71,7 +71,7 @@ def row_of_short(layer: str) -> Row | None:
 
 
 def table_of_names(layers: Sequence[str]) -> np.ndarray | None:
-    """The rows of `row_of_short` as an array, read in one go; zeros where a layer has another name that is shorter.
+    """The rows of `row_of_short` as an array, read in one go; zeros where a layer has another, shorter name.
 
     None unless every layer has one of the two forms.
     """
@@ -95,12 +95,12 @@ def table_of_names(layers: Sequence[str]) -> np.ndarray | None:
 
 
 def _numbers(layers: Sequence[str], form: re.Pattern[str], count: int) -> np.ndarray | None:
-    """The numbers of every layer, int64 array of shape (N, count); None where one has not this form."""
+    """The numbers of every layer, int64 array of shape (N, count); None where a layer does not have this form."""
     text = "\n".join(layers)
     if layers and not form.fullmatch(text):
         return None
-    found = np.fromstring(text.translate(_BLANKS), np.int64, sep=" ").reshape(-1, count)
-    return found if len(found) == len(layers) else None  # a layer has a line break in it
+    numbers = np.fromstring(text.translate(_BLANKS), np.int64, sep=" ").reshape(-1, count)
+    return numbers if len(numbers) == len(layers) else None  # a layer has a line break in it
 
 
 def _row_of_long(layer: str) -> Row | None:
@@ -124,7 +124,7 @@ def sizes_of(problems: Sequence[ConvProblem]) -> np.ndarray:
 
 
 def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | None = None) -> ConvProblem:
-    """The problem of a row, without a check: where it has had none, `ConvProblem.is_sound` makes up for it.
+    """The problem of a row, unchecked: for rows that nobody checked, `ConvProblem.is_sound` makes up for it.
 
     Parameters
     ----------
@@ -132,11 +132,11 @@ def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | No
     dtype : DType
     layout : Layout
     short : str, optional
-        Its short form, where that is known already.
+        The problem's short form, where it is already known.
     """
     n, c, h, w, k, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups, pad_h_end, pad_w_end = row
-    # A display, since it is made in half the time of anything else that makes a dictionary.
-    known: dict[str, Any] = {
+    # A dictionary display, which is built in half the time of any other way.
+    attributes: dict[str, Any] = {
         "n": n,
         "c": c,
         "h": h,
@@ -158,9 +158,9 @@ def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | No
         "epilogue": PLAIN,
     }
     if short is not None:
-        known["short"], known["key"] = short, short + KEY_ENDS[dtype, layout]
+        attributes["short"], attributes["key"] = short, short + KEY_ENDS[dtype, layout]
     problem = object.__new__(ConvProblem)
-    object.__setattr__(problem, "__dict__", known)
+    object.__setattr__(problem, "__dict__", attributes)
     return problem
 
 

@@ -20,14 +20,14 @@ from conv_advisor.data.store import Store, border
 
 
 def import_file(store: Store, path: Path) -> int:
-    """Import one file of measurements or, if its name ends in ``picks.parquet``, of picks, all rows or none.
+    """Import one file of measurements, or of picks if its name ends in ``picks.parquet``, all rows or none.
 
     Times of an unsteady device get that outcome, as in `Store.append`.
 
     Returns
     -------
     int
-        How many rows were added: none of a file that was imported before.
+        How many rows were added: none for a file that was imported before.
 
     Raises
     ------
@@ -79,12 +79,12 @@ def export_files(store: Store, path: Path, *, device_id: str, run_id: str | None
 
 
 def measurements_table(store: Store, device_id: str, *, run_id: str | None = None) -> pa.Table:
-    """The measurements of a device, or of one run on it, in `parquet.SCHEMA` and in the order they came."""
+    """The measurements of a device, or of one run on it, in `parquet.SCHEMA` and in order of arrival."""
     return _table(store, MEASUREMENTS, parquet.SCHEMA, device_id, run_id)
 
 
 def picks_table(store: Store, device_id: str, *, run_id: str | None = None) -> pa.Table:
-    """The picks of a device in `parquet.PICKS_SCHEMA`; of several of one source on a problem the last counts."""
+    """The picks of a device in `parquet.PICKS_SCHEMA`; of several by one source on a problem the last counts."""
     return _table(store, PICKS, parquet.PICKS_SCHEMA, device_id, run_id)
 
 
@@ -93,14 +93,14 @@ def _is_imported(store: Store, digest: str) -> bool:
 
 
 def _table(store: Store, source: Table, schema: pa.Schema, device_id: str, run_id: str | None) -> pa.Table:
-    wanted = select(source).where(source.c.device_id == device_id).order_by(source.c.id)
+    query = select(source).where(source.c.device_id == device_id).order_by(source.c.id)
     if run_id is not None:
-        wanted = wanted.where(source.c.run_id == run_id)
+        query = query.where(source.c.run_id == run_id)
     devices = {row[0]: row[1] for row in store.fetch(select(DEVICES.c.fingerprint, DEVICES.c.json))}
     problems: dict[str, AnyRow] = {}
     batches = []
     with border("read"), parquet.border("read"), store.engine.connect() as connection:
-        result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(wanted)
+        result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
         for part in result.partitions():
             values = dict(zip(result.keys(), zip(*part, strict=True), strict=True))
             new = [key for key in dict.fromkeys(values["problem_key"]) if key not in problems]

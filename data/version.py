@@ -8,7 +8,7 @@ from importlib.metadata import version as version_of
 from typing import Final
 
 NOT_INSTALLED: Final = "0+source"
-"""What stands for a version where the sources run from where they lie."""
+"""The version of sources that run without being installed."""
 
 
 @cache

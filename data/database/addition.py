@@ -15,7 +15,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 
 Guard = Callable[[Connection], None]
-"""Called first in the transaction of every addition; what it raises undoes the addition."""
+"""Called first in the transaction of every addition; an error that it raises undoes the addition."""
 
 Columns = Mapping[str, Sequence[Any]]
 """Values of rows, by the column of the database's table."""
@@ -33,11 +33,11 @@ class Addition:
         `MEASUREMENTS` or `PICKS`.
     n_rows : int
     problems : collection of ConvProblem
-        All that the rows name.
+        All problems that the rows name.
     devices : collection of Device
-        All that the rows name.
+        All devices that the rows name.
     parts : iterable of Columns
-        The rows, so many at once; made while they are written.
+        The rows in chunks, made while they are written.
     """
 
     target: Table
@@ -58,7 +58,7 @@ def add(
     additions : sequence of Addition
     guard : Guard
     digest : str
-        SHA-256 of the file that the rows came from, which is noted as imported.
+        SHA-256 of the file that the rows came from; it is recorded as imported.
 
     Returns
     -------
@@ -68,33 +68,41 @@ def add(
     Raises
     ------
     sqlalchemy.exc.IntegrityError
-        Also where the file is imported already.
+        Also where the file was imported before.
     """
-    for each in additions:
-        _register(engine, PROBLEMS.c.key, {problem.key: problem_row(problem) for problem in each.problems})
-        _register(engine, DEVICES.c.fingerprint, {device.fingerprint: device_row(device) for device in each.devices})
-    changed = sorted({device.id for each in additions if each.target is MEASUREMENTS for device in each.devices})
-    _register(engine, VERSIONS.c.device_id, {each: {"device_id": each, "version": 0} for each in changed})
+    for addition in additions:
+        _register(engine, PROBLEMS.c.key, {problem.key: problem_row(problem) for problem in addition.problems})
+        _register(
+            engine, DEVICES.c.fingerprint, {device.fingerprint: device_row(device) for device in addition.devices}
+        )
+    changed = sorted(
+        {device.id for addition in additions if addition.target is MEASUREMENTS for device in addition.devices}
+    )
+    _register(
+        engine, VERSIONS.c.device_id, {device_id: {"device_id": device_id, "version": 0} for device_id in changed}
+    )
     with engine.begin() as connection:
         if guard:
             guard(connection)
         if digest is not None:
-            connection.execute(insert(IMPORTS), {"sha256": digest, "rows": sum(each.n_rows for each in additions)})
-        for each in additions:
-            for columns in each.parts:
-                connection.exec_driver_sql(*bulk_insert(each.target, columns, connection.dialect))
-        # Last, since the row is locked until the end: so versions grow in the order in which additions are seen.
+            connection.execute(
+                insert(IMPORTS), {"sha256": digest, "rows": sum(addition.n_rows for addition in additions)}
+            )
+        for addition in additions:
+            for columns in addition.parts:
+                connection.exec_driver_sql(*bulk_insert(addition.target, columns, connection.dialect))
+        # Last, since the row is locked until the end: so versions grow in the order in which additions become visible.
         for device_id in changed:
             version = VERSIONS.c.version
-            wanted = VERSIONS.c.device_id == device_id
-            connection.execute(update(VERSIONS).where(wanted).values(version=version + 1))
+            is_device = VERSIONS.c.device_id == device_id
+            connection.execute(update(VERSIONS).where(is_device).values(version=version + 1))
     return bool(changed)
 
 
 def _register(engine: Engine, key: Column[str], rows: Mapping[str, dict[str, Any]]) -> None:
     """Add the rows whose key is not there yet, in a transaction of their own.
 
-    Two processes may add the same row at once. The loser asks again which are missing: that works on every
+    Two processes may add the same row at once. The loser looks again which rows are missing: that works on every
     database, and needs no lock.
     """
     for attempt in range(_REGISTER_ATTEMPTS):

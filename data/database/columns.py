@@ -21,7 +21,7 @@ from conv_advisor.data.problem import COLUMNS, ConvProblem
 
 
 def addition_of(target: Table, table: pa.Table) -> Addition:
-    """The rows of a table in `data.parquet.SCHEMA` or `PICKS_SCHEMA`, to be added to this table of the database."""
+    """The rows of a table in `data.parquet.SCHEMA` or `PICKS_SCHEMA`, as an addition to this table of the database."""
     devices = {text: Device.from_json(text) for text in pc.unique(table["device"]).to_pylist()}
     problems, codes = parquet.distinct_problems(table)
     return Addition(target, table.num_rows, problems, devices.values(), _parts(table, problems, codes, devices))

@@ -1,4 +1,4 @@
-"""The end of a database's connections: they are closed when nobody has the store any more, and not by chance."""
+"""The end of a database's connections: they close when no copy of the store is left, and not by chance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Engine, event
 
 
 class Connections:
-    """What every copy of a store shares: with the last of them its connections are closed, at the latest at exit.
+    """An object that every copy of a store shares: its connections close with the last copy, at the latest at exit.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ class Connections:
 
 
 def close(engine: Engine) -> None:
-    """Close every connection of an engine: those that a thread still uses when it gives them back."""
+    """Close every connection of an engine; those in use by a thread close when it returns them."""
     if not event.contains(engine, "checkin", _close_returned):
         event.listen(engine, "checkin", _close_returned)
     engine.dispose()

@@ -1,4 +1,4 @@
-"""The database: how it is opened, and what its rows are made of."""
+"""Opening the database, and building its rows."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from conv_advisor.data.problem import COLUMNS, ConvProblem, to_columns
 AnyRow = Row[*tuple[Any, ...]]
 
 ROWS_AT_ONCE: Final = 16_384
-"""How much of a large table is on its way in or out at once."""
+"""Most rows of a large table that are read or written at once."""
 _KEYS_AT_ONCE: Final = 500
-"""Values of one IN list: every database takes so many."""
+"""Most values of one IN list: every database takes so many."""
 _POSTGRESQL_LIMITS: Final = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "tcp_user_timeout": 15_000,
 }
-"""So that nothing waits for ever on a host that is gone; each can be given in the URL instead."""
+"""Limits that keep a connection from waiting for ever on a host that is gone; the URL can set each of them."""
 _TURN_S: Final = 0.5
-"""How long a connection that another thread has is waited for where no more can be opened: most are had for less."""
+"""How long to wait for a connection of another thread where no more can be opened: most are free sooner."""
 
 
 class _InTurn(QueuePool):
-    """As many connections as threads ask at once, and the same ones in turn where no other can be opened.
+    """As many connections as threads ask for at once, and the same ones in turn where no more can be opened.
 
-    Where the file is gone those that are open can still read it, and a thread of the background may have one just now.
+    Where the file is gone the open connections can still read it, and a background thread may hold one just now.
     """
 
     def connect(self) -> PoolProxiedConnection:
@@ -77,14 +77,14 @@ def _now_s_in_postgresql(_function: now_s, _compiler: Any, **_: Any) -> str:
 
 
 def open_engine(url: str) -> Engine:
-    """Open a database; a SQLite file gets its folder, settings fit for several processes, and no other reader.
+    """Open a database; a SQLite file gets its folder, settings fit for several processes, and is private to this user.
 
-    No error of it shows a statement or a parameter.
+    No error of the engine shows a statement or a parameter.
 
     Raises
     ------
     NotInstalled
-        It is PostgreSQL, and its driver is missing.
+        The database is PostgreSQL, and its driver is missing.
     """
     parsed = make_url(url)
     openers = {"sqlite": _open_sqlite, "postgresql": _open_postgresql, "postgres": _open_postgresql}
@@ -96,7 +96,7 @@ def open_engine(url: str) -> Engine:
 
 def _open_sqlite(url: URL) -> Engine:
     is_file = bool(url.database) and not str(url.database).startswith(("file:", ":"))
-    # As many connections as threads ask at once: one that had to wait for a connection would wait for a writer.
+    # As many connections as threads ask for: a thread that waited for a connection would wait for a writer.
     engine = create_engine(url, pool_size=0, poolclass=_InTurn) if is_file else create_engine(url)
     if is_file:
         file = Path(str(url.database))
@@ -127,7 +127,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
-    """Turn on the log; of two processes that do so at once SQLite refuses one without waiting."""
+    """Turn on the log; if two processes do so at once, SQLite refuses one of them without waiting."""
     give_up_at_s = monotonic() + LONGEST_WAIT_S
     while True:
         try:
@@ -141,7 +141,7 @@ def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
 
 
 def in_lists(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Keys in lists that are short enough for one IN each."""
+    """The keys in lists short enough for one IN each."""
     return (keys[start : start + _KEYS_AT_ONCE] for start in range(0, len(keys), _KEYS_AT_ONCE))
 
 
@@ -156,8 +156,8 @@ def device_row(device: Device) -> dict[str, Any]:
 def bulk_insert(target: Table, columns: Mapping[str, Sequence[Any]], dialect: Dialect) -> tuple[str, list[Any]]:
     """The statement and parameters that add these columns' rows.
 
-    The driver gets them as they are: for plain values, what SQLAlchemy does with each row takes
-    longer than the database.
+    The driver gets them unprocessed: for plain values, SQLAlchemy's work on each row takes
+    longer than the database's.
     """
     compiled = insert(target).compile(dialect=dialect, column_keys=list(columns))
     if compiled.positiontup is None:

@@ -14,18 +14,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from conv_advisor.data.errors import StoreError
 
 PATIENCE_S: Final = 0.5
-"""How long another may write before it is said that nobody else can."""
+"""How long another process may write before the file counts as locked."""
 
 _Identity = tuple[int, int] | None
 
 
 class Presence:
-    """The files of a database as they were when this was made, with its log: a process goes on with deleted ones.
+    """The files of a database as they were at first, with its log: a process could go on writing to deleted ones.
 
     Parameters
     ----------
     file : str or None
-        None, or no file's name: a database that is elsewhere, or in memory, of which nothing is said.
+        None, or a name that is no file's: a database elsewhere or in memory, which is not watched.
     """
 
     def __init__(self, file: str | None) -> None:
@@ -33,27 +33,27 @@ class Presence:
         self._opened = {path: _identity(path) for path in _files(self._file)}
 
     def check(self) -> None:
-        """See that they are there and no others.
+        """Check that the files are there and have not been replaced.
 
         Raises
         ------
         StoreError
-            What is written now would be lost.
+            Writes made now would be lost.
         """
         for path, opened in self._opened.items():
-            found = _identity(path)
+            current = _identity(path)
             if opened is None and path != self._file:  # no log yet
-                self._opened[path] = found
-            elif found is None:
+                self._opened[path] = current
+            elif current is None:
                 raise StoreError(f"{path} is gone; what is written would be lost")
-            elif found != opened:
+            elif current != opened:
                 raise StoreError(f"{path} is not the file that was opened; restart the service to open it")
 
     def refuse_others(self, engine: Engine) -> None:
-        """Open no more connections where the files are gone or others.
+        """Open no more connections where the files are gone or replaced.
 
-        SQLite would make a new file where there is none, take the log of the old one for its own and delete it; and a
-        second log beside one that is written still ruins the file.
+        SQLite would create a missing file anew, take the log of the old one for its own and delete it; and a second log
+        beside one that is still written ruins the file.
         """
         event.listen(engine, "do_connect", self._check_connecting)
 
@@ -64,7 +64,7 @@ class Presence:
             raise sqlite3.OperationalError(str(error)) from error
 
     def check_writable(self) -> None:
-        """See that they are there, and commit something that changes nothing.
+        """Check that the files are there, and commit a transaction that changes nothing.
 
         Raises
         ------
@@ -84,12 +84,12 @@ class Presence:
 
 
 def check_writable(engine: Engine, presence: Presence) -> None:
-    """See that a database takes what is written to it.
+    """Check that a database accepts writes.
 
     Raises
     ------
     StoreError
-        Why it does not.
+        The reason why it does not.
     """
     presence.check_writable()
     if engine.dialect.name == "postgresql":
@@ -102,7 +102,7 @@ def check_writable(engine: Engine, presence: Presence) -> None:
 
 
 def _write(connection: sqlite3.Connection) -> None:
-    """Commit a page to the log; the number is nobody's, and stays what it is."""
+    """Commit a page to the log; no code uses this number, and it stays what it is."""
     connection.execute("BEGIN IMMEDIATE")
     (number,) = connection.execute("PRAGMA user_version").fetchone()
     connection.execute(f"PRAGMA user_version = {number:d}")

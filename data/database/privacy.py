@@ -1,4 +1,4 @@
-"""What others get to see of a database: nothing of its files, and of its errors only what went wrong."""
+"""What others may see of a database: nothing of its files, and of its errors only what went wrong."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _BESIDE: Final = ("", "-wal", "-shm")
 
 
 def keep_to_the_point(engine: Engine) -> None:
-    """Take statements and their parameters out of every error of this engine, whoever shows or logs it.
+    """Take statements and their parameters out of every error of this engine, wherever it is shown or logged.
 
-    A parameter is what callers sent: the body of a job, an idempotency key.
+    Parameters are what callers sent: the body of a job, an idempotency key.
     """
     event.listen(engine, "handle_error", _shorten)
 
@@ -35,7 +35,7 @@ def _shorten(context: ExceptionContext) -> None:
 
 
 def _reason(cause: Any) -> str:
-    """What a driver says, without the row that PostgreSQL adds as a detail, or the value that a driver quotes."""
+    """The driver's message, without the row that PostgreSQL adds as a detail, or the value that a driver quotes."""
     state: str | None = getattr(cause, "sqlstate", None)
     if state is None:
         return str(cause).partition(" with text ")[0]  # what is not UTF-8, SQLite's driver quotes
@@ -44,22 +44,22 @@ def _reason(cause: Any) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone; one that exists stays as it is."""
-    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+    """Make a folder and its missing parents for this user alone; one that exists stays as it is."""
+    for missing in reversed([parent for parent in (folder, *folder.parents) if not parent.exists()]):
         missing.mkdir(mode=_FOLDER_MODE, exist_ok=True)
 
 
 def make_file(file: Path) -> None:
     """Make a SQLite file that only this user can read; one that exists stays as it is."""
-    with suppress(OSError):  # one that exists is not opened: closing it would drop the locks that SQLite holds on it
+    with suppress(OSError):  # an existing file is not opened: closing it would drop the locks that SQLite holds on it
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, _FILE_MODE))
 
 
 def close_to_others(file: Path) -> None:
     """Let only this user read a SQLite file and those beside it.
 
-    A mode that lets in a group and nobody else is somebody's decision, and stays. What cannot be changed is left to
-    SQLite, which says what it cannot do.
+    A mode that lets in a group and nobody else is a decision of the owner, and stays. A mode that cannot be changed is
+    left to SQLite, which reports what it cannot do.
     """
     for name in _BESIDE:
         with suppress(OSError):

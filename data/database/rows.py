@@ -25,9 +25,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def of_measurements(measurements: Iterable[Measurement]) -> Addition:
-    """The rows of measurements, as their Parquet file would give them: samples are float32.
+    """The rows of measurements, equal to those of their Parquet file: samples are float32.
 
-    A max_error that is no number becomes infinite: not every database keeps NaN.
+    A max_error of NaN becomes infinite: not every database keeps NaN.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The schema that a database has, and bringing it to this version's: at once where it is new, else by Alembic."""
+"""The schema of a database, and its upgrade to this version's: at once where it is new, else by Alembic."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ HEAD: Final = "0005"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 _LOCK: Final = 0x636F6E76
-"""The one of PostgreSQL's advisory locks that whoever migrates holds."""
+"""The PostgreSQL advisory lock that a migrating process holds."""
 
 
 def revision(engine: Engine) -> str | None:
-    """The revision of a database's schema; None for an empty one, and for one from before there were migrations."""
+    """The revision of a database's schema; None for an empty one, and for one older than migrations."""
     with engine.connect() as connection:
         return _revision(connection)
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring a database's schema to `HEAD`; several processes may do so at once, and one that has it costs one look.
+    """Bring a database's schema to `HEAD`; several processes may do so at once; a database at `HEAD` costs one look.
 
     Raises
     ------
     StoreError
-        A newer version of this project has changed it already.
+        A newer version of this project has already changed it.
     """
-    found = revision(engine)
-    if found is None or found < HEAD:
-        with _locked(engine) as connection:  # another process may have done it in the meantime: then it does nothing
+    current = revision(engine)
+    if current is None or current < HEAD:
+        with _locked(engine) as connection:  # another process may have done it in the meantime: then this does nothing
             if _is_new(connection):
                 _create(connection)
             elif _revision(connection) != HEAD:
                 _migrate(connection)
         _shrink(engine)
-    elif found > HEAD:
-        raise StoreError(f"the database's schema is {found}, newer than {HEAD}, which this version knows")
+    elif current > HEAD:
+        raise StoreError(f"the database's schema is {current}, newer than {HEAD}, which this version knows")
 
 
 def _revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    return found
+    current: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return current
 
 
 def _is_new(connection: Connection) -> bool:
@@ -60,7 +60,7 @@ def _is_new(connection: Connection) -> bool:
 
 
 def _create(connection: Connection) -> None:
-    """Make the tables as they are now, which is what all migrations together make: Alembic takes 0.2 s to say so."""
+    """Create today's tables, which is what all migrations together make: Alembic takes 0.2 s for the same."""
     METADATA.create_all(connection, checkfirst=False)
     version = "version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)"
     connection.exec_driver_sql(f"CREATE TABLE alembic_version ({version})")
@@ -68,7 +68,7 @@ def _create(connection: Connection) -> None:
 
 
 def _migrate(connection: Connection) -> None:
-    from alembic import command  # 0.2 s, which a database that is up to date saves
+    from alembic import command  # 0.2 s, saved where the database is up to date
     from alembic.config import Config
 
     config = Config()
@@ -78,7 +78,7 @@ def _migrate(connection: Connection) -> None:
 
 
 def _shrink(engine: Engine) -> None:
-    """Give a file back what a migration has emptied, where that is most of it and nobody else has it open."""
+    """Shrink a file after a migration, where most of it is empty and nobody else has it open."""
     if engine.dialect.name != "sqlite":
         return
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -91,7 +91,7 @@ def _shrink(engine: Engine) -> None:
 
 @contextmanager
 def _locked(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only one process is in at a time; all of it happens, or nothing."""
+    """A transaction that only one process is in at a time, applied whole or not at all."""
     if engine.dialect.name != "sqlite":
         with engine.begin() as connection:
             if engine.dialect.name == "postgresql":

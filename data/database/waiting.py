@@ -1,4 +1,4 @@
-"""How long a transaction waits for what another has locked: as long as suits whoever asks, on the same connections."""
+"""How long a transaction waits for locks of others: as long as suits the caller, on the same connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import Connection, Engine, event
 
 LONGEST_WAIT_S: Final = 30.0
-"""How long one writer of a SQLite file waits for another, unless `waiting_at_most` says less."""
+"""How long one writer of a SQLite file waits for another, unless `waiting_at_most` sets less."""
 _OPTION: Final = "conv_advisor_wait_s"
 
 
@@ -32,7 +32,7 @@ def _limit_in_sqlite(connection: Connection) -> None:
 
 
 def _limit_in_postgresql(connection: Connection) -> None:
-    """The limit of this transaction alone: what is set within one that is undone is undone with it."""
+    """The limit of this transaction alone: a setting within a transaction that is undone is undone with it."""
     wait_s = connection.get_execution_options().get(_OPTION)
     if wait_s is not None:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(wait_s * 1e3)}")

@@ -1,7 +1,7 @@
 """The layers of published networks and experiments, one CSV each; every row names its source.
 
-The seed papers list some of their networks' layers only: without stems, without strides, without how often. Those
-networks have a second CSV, in the folder ``whole``, with every convolution that one image passes.
+The seed papers list only some layers of their networks: without stems, strides and repeat counts. Those networks
+have a second CSV, in the folder ``whole``, with every convolution that one image passes.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ embeddings), half of them to train on and half to judge by."""
 HELD_OUT: Final = "held-out"
 BEYOND_HELD_OUT: Final = "beyond-held-out"
 NEVER_TRAINED: Final = (HELD_OUT, BEYOND_HELD_OUT)
-"""The groups whose layers judge advice: `models.train` refuses to learn from them, whoever measured them."""
+"""The groups whose layers judge advice: `models.train` refuses to learn from them, wherever they were measured."""
 
 EXPERIMENTS: Final = "fourth-seed"
-"""The group whose members are no networks."""
+"""The group whose members are experiments, not networks."""
 
 _FOLDER: Final = Path(__file__).parent
 
@@ -76,7 +76,7 @@ class Layer:
 
 
 def names() -> list[str]:
-    """Everything that has layers: the seed networks, the experiments, then the groups."""
+    """Every name that has layers: the seed networks, the experiments, then the groups."""
     return [*(name for members in GROUPS.values() for name in members), *GROUPS]
 
 
@@ -104,8 +104,8 @@ def is_network(name: str) -> bool:
 def whole(name: str) -> list[Layer]:
     """Every distinct convolution of a network, in the order that an image meets them, with how often it does.
 
-    For the seed networks this is more than `layers`, which is what their papers measured: it has their stems, strides
-    and projections too.
+    For the seed networks these are more than `layers`, which has only those that their papers measured: stems, strides
+    and projections are here too.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def whole(name: str) -> list[Layer]:
 
 @cache
 def held_out_layers() -> frozenset[ConvProblem]:
-    """The layers, at batch 1, in float32 and NCHW, that groups of `NEVER_TRAINED` have and none to train on has."""
+    """The layers, at batch 1, in float32 and NCHW, of groups of `NEVER_TRAINED` that no group to train on has."""
     known, judging = (
         {layer.problem for name in group for layer in layers(name)}
         for group in (("seeds", "more-networks", "beyond-classifiers"), NEVER_TRAINED)
@@ -147,12 +147,12 @@ def problems(
     UnknownNetwork, InvalidProblem
     """
     is_experiment = name == EXPERIMENTS or name in GROUPS[EXPERIMENTS]
-    wanted = tuple(batches) if batches is not None else (1,) if is_experiment else SEED_BATCHES
+    batch_sizes = tuple(batches) if batches is not None else (1,) if is_experiment else SEED_BATCHES
     dtypes, layouts = tuple(dtypes), tuple(layouts)
     return [
         replace(layer.problem, n=n, dtype=dtype, layout=layout)
         for layer in layers(name)
-        for n in wanted
+        for n in batch_sizes
         for dtype in dtypes
         for layout in layouts
     ]

@@ -43,7 +43,7 @@ class Advice:
     baselines : Baselines
         What other libraries would run, and how much faster the best is.
     uncounted : Epilogue
-        The part of the epilogue that was asked for and is in none of the times.
+        The epilogue that was asked for, where it is in none of the times.
     """
 
     problem: ConvProblem

@@ -32,10 +32,10 @@ class Habits(msgspec.Struct, frozen=True):
     format : int
     device_id : str
     software : str
-        Under which both were asked.
-    Software under which both were asked.
-        `models.features.FEATURES`, or the tree is of other features.
-    `models.features.FEATURES`; with other features the file is refused.
+        Software under which both were asked.
+    features : list of str
+        `models.features.FEATURES`; with other features the file is refused.
+    variants : list of str
     feature, threshold, left, right : lists
         The tree's nodes; the feature of a leaf is -1.
     choices : list of list of int

@@ -14,7 +14,7 @@ from conv_advisor.models.advice.advisor import Advisor
 
 
 class Axis(StrEnum):
-    """Sizes that may vary; a closed list."""
+    """What may vary; a closed list."""
 
     SIZE = "size"
     """h and w."""
@@ -52,7 +52,7 @@ class Landscape:
     Parameters
     ----------
     problem : ConvProblem
-        The problem at the centre; it lies on the grid.
+        A problem that lies on the grid.
     x, y : Axis
     x_values, y_values : tuple of int
         Rising.

@@ -12,10 +12,10 @@ from conv_advisor.data.problem import ConvProblem
 class Operator:
     """One operator of a network, with what is fused into it.
 
-    As the model names it.
+    Parameters
     ----------
     name : str
-        As the model has it.
+        As the model names it.
     kind : str
         What the model's language calls it, such as ``Conv`` or ``MaxPool``.
     reads, writes : tuple of str

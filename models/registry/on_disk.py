@@ -177,7 +177,7 @@ class Registry:
             return 0
 
     def trained(self) -> set[tuple[str, str]]:
-        """Device and model id of every tree that was trained here, without those that ship."""
+        """Device and model id of every tree that is kept in this home, without those that ship."""
         cards = self._home.glob(f"*/[!.]*/{CARD_FILE}")
         return {(card.parent.parent.name, card.parent.name) for card in cards}
 

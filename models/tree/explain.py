@@ -186,7 +186,7 @@ def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
                 limit_of(name, threshold, is_below),
                 *((low, high) if is_below else (high, low)),
                 model.variants[winner] if winner < len(model.variants) else None,
-                *(_share(winners.below(ancestor), winner) for ancestor in (node, following)),
+                *(_share(winners.below(passed), winner) for passed in (node, following)),
             )
         )
     return decisions

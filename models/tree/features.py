@@ -113,7 +113,7 @@ def _described(
 
     Notes
     -----
-    One body that calls only these functions: advice on a layer that is not cached spends a third of its time here.
+    One body that calls only these: advice on a layer that nobody has asked about spends a third of its time here.
     """
     n, c, h, w, k, r, s, p, q, groups = of.n, of.c, of.h, of.w, of.k, of.r, of.s, of.p, of.q, of.groups
     pixels = p * q

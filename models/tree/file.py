@@ -27,7 +27,7 @@ from conv_advisor.models.tree.in_place import arrays_in, read_whole
 PROTOCOL: Final = 2
 """Number of the format that `write` writes."""
 _READ: Final = (1, PROTOCOL)
-"""Protocols that `read` takes; trees of the first are packed as they are read."""
+"""Protocols that a reader takes; it refuses any other. Trees of the first are packed as they are read."""
 
 TREE_FILE: Final = "tree.safetensors"
 CARD_FILE: Final = "card.json"

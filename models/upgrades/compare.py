@@ -24,8 +24,8 @@ class Shift:
     ----------
     problem : str
         Its key.
-    The variant: the same one twice, or in `BEST` the fastest in each.
-        The variant: the same one, or of the best, the fastest in each.
+    before, after : str
+        The variant: the same one twice, or in `BEST` the fastest in each.
     before_ms, after_ms : float
     """
 
@@ -43,7 +43,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Line:
-    """The shifts of one variant, or of the best of all.
+    """The shifts of one variant, or of the best of all variants.
 
     Parameters
     ----------

@@ -203,7 +203,7 @@ class Refresh:
             yield self._named(self._fastest(count) if left == _ROUNDS else self._least_sure(count))
 
     def findings(self) -> Findings:
-        """What the measurements say, even where they are fewer than `LEAST_MEASURED`."""
+        """What the measurements say, however few more than `LEAST_MEASURED` they are."""
         lines, answer = self._lines(), self._said()
         predicted = self._shares_moved(answer)
         moved = tuple(line.name for line in lines if has_moved(line, predicted.get(line.name, 0.0)))
