@@ -4,8 +4,8 @@ The first table has its answers by the confidence that each is given: how many t
 how many take at most 5 % longer than the fastest variant that was measured, and what all cost. The second has what is
 left where not the first variant of each ranking is taken, but the fastest of the first few, as `conv-advisor convolve
 --top` does: in the same measurements that judge it, which flatters it by their noise. The third has what that costs
-where it is done below a confidence alone, and after how many calls it has paid: `models.unsure` is chosen by it. Needs
-no GPU; half a minute.
+where it is done below a confidence alone, and after how many calls it has paid: `models.advice.unsure` is chosen by it.
+Needs no GPU; half a minute.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Randomised trees are trained on the measurements that ship, each on a bootstrap sample. What the choice of their mean
 costs in the eyes of each, against that tree's own choice, is the regret that they expect; it is drawn from the layers
 that expect most. Beside the candidates of files, in every batch, dtype and layout, layers are made up that are like the
-measured ones (`models.made_up.sample_like`). Needs no GPU; about a minute.
+measured ones (`models.training.made_up.sample_like`). Needs no GPU; about a minute.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ BROAD: Final = "at least half of the variants that apply"
 MEASURE_ALL: Final = (
     "Measure all variants of some 40 layers: conv-advisor sweep, or POST /v1/convolutions with the variant 'all'"
 )
-"""What to do where too little was measured to train on: `models.enough.ENOUGH_MEASURED` layers."""
+"""What to do where too little was measured to train on: `models.training.enough.ENOUGH_MEASURED` layers."""
 
 _LONGEST_LAUNCH_MS: Final = 50.0
 _FARTHEST_BEHIND: Final = 1000.0

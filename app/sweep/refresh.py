@@ -131,7 +131,7 @@ def refresh(
     seed : int
     options : BenchOptions, optional
     asked : callable
-        As `models.refresh.Asked`.
+        As `models.upgrades.refresh.Asked`.
     on_progress : callable, optional
     guard : callable, optional
         Called before each problem; what it raises ends the refresh without a tree.

@@ -122,7 +122,7 @@ def picks(problem: ConvProblem, options: BenchOptions | None = None, run_id: str
 
 
 def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
-    """Train a challenger and compare it with the champion; see `models.retrain.train`.
+    """Train a challenger and compare it with the champion; see `models.retraining.retrain.train`.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
 
 
 def say_moves(question: Question) -> Said:
-    """What times that were measured again say of the others; see `models.moves.say`."""
+    """What times that were measured again say of the others; see `models.upgrades.moves.say`."""
     from conv_advisor.models.upgrades import moves
 
     return moves.say(question)

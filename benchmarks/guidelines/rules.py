@@ -263,7 +263,7 @@ def followed(known: Known, rules: Sequence[Rule]) -> dict[Rule, list[Result]]:
 def held_out(known: Known, n_rules: Sequence[int]) -> dict[int, list[tuple[str, Result]]]:
     """Rules found without a network and asked for its layers, for each of the seeds' networks in turn.
 
-    As `models.evaluate.evaluate` does for the tree, so that the two compare.
+    As `models.evaluation.evaluate.evaluate` does for the tree, so that the two compare.
 
     Returns
     -------

@@ -46,7 +46,7 @@ def write(report: Path, standing: Scores, peers: Path, docs: Path, readme: Path)
     report : Path
         What `conv-advisor evaluate --json` printed.
     standing : dict
-        What `models.evaluate.evaluate` says of the shipped tree, which trains nothing.
+        What `models.evaluation.evaluate.evaluate` says of the shipped tree, which trains nothing.
     peers : Path
         Rows of `benchmarks.advice`.
     docs : Path

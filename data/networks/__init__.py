@@ -48,7 +48,7 @@ embeddings), half of them to train on and half to judge by."""
 HELD_OUT: Final = "held-out"
 BEYOND_HELD_OUT: Final = "beyond-held-out"
 NEVER_TRAINED: Final = (HELD_OUT, BEYOND_HELD_OUT)
-"""The groups whose layers judge advice: `models.train` refuses to learn from them, wherever they were measured."""
+"""The groups whose layers judge advice: `models.training.train` refuses to learn from them, whoever measured them."""
 
 EXPERIMENTS: Final = "fourth-seed"
 """The group whose members are experiments, not networks."""

@@ -70,7 +70,7 @@ class Adaptation:
     before, after : Worth
         Worth of the tree as it was, and of one adapted without the layers that are held back.
     objections : tuple of str
-        What speaks against the adapted tree, in the words of `models.gate`.
+        What speaks against the adapted tree, in the words of `models.retraining.gate`.
     """
 
     model: TreeModel

@@ -33,8 +33,8 @@ class Advice:
     model_id : str or None
         None where no model took part.
     ranking : tuple of Choice
-        By time; of those that are tied, closer than they can be told apart (`models.ties`), the measured first, then
-        the one with less workspace, then a deterministic one, then the more accurate.
+        By time; of those that are tied, closer than they can be told apart (`models.ranking.ties`), the measured first,
+        then the one with less workspace, then a deterministic one, then the more accurate.
     excluded : tuple of Exclusion
         In the order of the catalogue, then those that were not asked for.
     path : tuple of Step

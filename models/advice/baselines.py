@@ -129,7 +129,7 @@ class Rivals:
         excluded : iterable of Exclusion
             Why the others are out.
         values : sequence of float
-            Values of `models.features.FEATURES`.
+            Values of `models.tree.features.FEATURES`.
         picked : mapping of str to str
             The variant that each heuristic chose for this very problem, by the heuristic's name.
         """

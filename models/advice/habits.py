@@ -34,7 +34,7 @@ class Habits(msgspec.Struct, frozen=True):
     software : str
         Software under which both were asked.
     features : list of str
-        `models.features.FEATURES`; with other features the file is refused.
+        `models.tree.features.FEATURES`; with other features the file is refused.
     variants : list of str
     feature, threshold, left, right : lists
         The tree's nodes; the feature of a leaf is -1.

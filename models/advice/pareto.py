@@ -177,7 +177,7 @@ def weigh(
 
 
 def counted_ms(choices: Sequence[Choice | Point]) -> dict[str, float]:
-    """The time that each variant counts as, by its id: equal where two are tied (`models.ties`), as in a ranking."""
+    """The time that each variant counts as, by its id: equal where two are tied, as in a ranking."""
     is_measured = [choice.source is Source.MEASURED for choice in choices]
     times = [
         (choice.time_ms, choice.uncertainty if own else None) for choice, own in zip(choices, is_measured, strict=True)

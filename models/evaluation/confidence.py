@@ -26,7 +26,7 @@ class Outcomes:
     Parameters
     ----------
     chances : float64 array of shape (P,)
-        As `models.trust.chance_of_best` gives them.
+        As `models.ranking.trust.chance_of_best` gives them.
     is_right : bool array of shape (P,)
         Whether the first variant that ran took at most `WITHIN` longer than the fastest.
     half : int64 array of shape (P,)

@@ -88,7 +88,7 @@ def evaluate(
         Judged together by one tree that is trained on none of them; by default the layers no tree is trained on:
         `held_out_layers`, by the networks of `data.networks.HELD_OUT`.
     peers : Peers
-        What other libraries cost, as `models.peers.read_peers` gives it.
+        What other libraries cost, as `models.evaluation.peers.read_peers` gives it.
     model : TreeModel
         Judged as it is on the layers no tree was trained on. By default a tree is trained for that.
     trains : bool, optional
@@ -99,7 +99,7 @@ def evaluate(
     variants : mapping of str to Variant
         The catalogue, whose rules mask the choices.
     jobs : int, optional
-        As in `models.fits.fit_each`; what comes out does not depend on it.
+        As in `models.training.fits.fit_each`; what comes out does not depend on it.
     on_progress : callable
 
     Raises

@@ -47,7 +47,7 @@ def predict_many(
 
 
 def walk_many(model: TreeModel, values: np.ndarray) -> np.ndarray:
-    """`models.tree_file.walk` for every row of values, int64 array of shape (N,)."""
+    """`models.tree.file.walk` for every row of values, int64 array of shape (N,)."""
     feature, value, following = (model.arrays[name] for name in NODE_ARRAYS)
     rounded = values.astype(np.float32, copy=False)
     nodes = np.zeros(len(values), np.int64)

@@ -50,7 +50,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
         Relative standard error of a measured time; of a predicted one, that of its slowdown on layers never trained
         on.
     is_tied : bool
-        Its time counts as the best one's (`models.ties`): something else decided between them.
+        Its time counts as the best one's (`models.ranking.ties`): something else decided between them.
     workspace_bytes : int or None
         None where unknown.
     is_deterministic : bool
@@ -157,7 +157,7 @@ def scale(candidates: list[Candidate], predicted_ms: Mapping[str, float], best_m
 
 
 def ranking(candidates: Sequence[Candidate], error_of: Callable[[str], float]) -> tuple[Choice, ...]:
-    """The candidates in order: by the time that each counts as (`models.ties`), then by `rank`.
+    """The candidates in order: by the time that each counts as (`models.ranking.ties`), then by `rank`.
 
     Parameters
     ----------

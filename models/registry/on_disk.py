@@ -136,7 +136,7 @@ class Registry:
         ----------
         activation : int, optional
             Number of times that a tree of the device has been put in charge of all processes, this time included
-            (`models.shared`); by default the number stays as it is.
+            (`models.registry.shared`); by default the number stays as it is.
 
         Raises
         ------

@@ -43,7 +43,7 @@ class Challenge:
     changes : Changes or None
         How the choices of the two differ on these layers; None where there is no champion.
     objections : tuple of str
-        What speaks against the challenger, in the words of `models.gate`; empty where there is no champion.
+        What speaks against the challenger, in the words of `models.retraining.gate`; empty where there is no champion.
     """
 
     model: TreeModel
@@ -116,7 +116,7 @@ def challenge(
 
 
 def hold_out(costs: Costs) -> tuple[Costs, Costs]:
-    """The rows to train on and the rows to judge by: the layers of `models.enough.held_out_of`.
+    """The rows to train on and the rows to judge by: the layers of `models.training.enough.held_out_of`.
 
     A layer is on the same side in every table, and with it all its batches, dtypes and layouts. Layers that no tree is
     trained on are on neither side: they judge no retrained tree, since a tree chosen by them is tuned on them.

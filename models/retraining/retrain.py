@@ -35,7 +35,7 @@ class Trained:
     result : dict
         ``device``, ``model`` and ``champion`` (ids; null where there is no champion, not even one that is borrowed),
         ``slowdown`` and ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``, ``reasons`` (what
-        speaks against it), ``changes`` (as `models.changes.Changes`; null where there is no champion).
+        speaks against it), ``changes`` (as `models.retraining.changes.Changes`; null where there is no champion).
     """
 
     model: TreeModel

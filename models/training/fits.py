@@ -32,9 +32,9 @@ def fit_each(
     ----------
     parts : sequence of Costs
     asked : sequence of sequence of ConvProblem
-        What the teacher of each part is asked, as in `models.train.fit_beside`.
+        What the teacher of each part is asked, as in `models.training.train.fit_beside`.
     device, seed, options
-        As in `models.train.fit`.
+        As in `models.training.train.fit`.
     jobs : int, optional
         Processes at once, or threads where there are fewer parts; by default one a core that this process may use.
 

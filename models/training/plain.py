@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conv_advisor.models.costs import Costs
 
 ASKED: Final = ("input size", "batch", "filter", "filters", "depth", "precision")
-"""What the tree sees; a precision is its place in `models.features.DTYPES`."""
+"""What the tree sees; a precision is its place in `models.tree.features.DTYPES`."""
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class Teacher:
     options : Options
         How many trees, and how many rounds of boosting.
     thread_map : callable, optional
-        As `map`, on several threads: `models.threads.threads`.
+        As `map`, on several threads: `models.training.threads.threads`.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ LEAF: Final = -1
 """Feature of a leaf; in a tree that grows also its left and right, and the place of an inner node."""
 
 NODE_ARRAYS: Final = {"feature": np.int8, "value": np.float32, "next": np.int32}
-"""One element per node; `models.tree_file.TreeModel` says what they are."""
+"""One element per node; `models.tree.file.TreeModel` says what they are."""
 RANKING_ARRAYS: Final = ("log_slowdown", "support", "workspace")
 """One row per ranking, one column per variant, one byte each."""
 SCALE: Final = "scale"
@@ -54,8 +54,8 @@ def packed(grown: Arrays) -> Arrays:
         ``feature``, ``threshold``, ``left``, ``right`` and ``place`` by node: go left where the feature is at most the
         threshold; a leaf, whose feature is `LEAF`, has a place in ``log_best`` (L,), ``spread`` (L,), ``roofline``
         (L, 3) and, where there is one, ``ranking`` (L,). Leaves of one ranking have one spread and one roofline.
-        ``log_slowdown``, ``support`` and ``workspace`` (A, V): rankings. ``domain``: see `models.domain`. The same is
-        what files of protocol 1 have.
+        ``log_slowdown``, ``support`` and ``workspace`` (A, V): rankings. ``domain``: see `models.tree.domain`. The same
+        is what files of protocol 1 have.
 
     Raises
     ------

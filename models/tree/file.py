@@ -57,7 +57,7 @@ class TreeModel:
         on. uint8 (A, V): ``log_slowdown``, log of a variant's time over the best's; ``support``, how likely it runs at
         all; ``workspace``, scratch memory expected, as a share of the problem's bytes. ``scale`` float32 (3, 256): what
         a byte of each of these stands for. ``domain`` int16 or int32 (P, columns), where there is one: the layers it
-        was trained on (`models.domain`).
+        was trained on (`models.tree.domain`).
     stored : dict of str to array, optional
         The arrays of its file, where that is of an older protocol.
     """
@@ -183,7 +183,7 @@ def make(grown: Arrays, *, variants: Sequence[str], device: Device, card: dict[s
     Parameters
     ----------
     grown : dict of str to array
-        As `models.tree_arrays.packed` takes it.
+        As `models.tree.arrays.packed` takes it.
     card : dict
         Further fields: library versions, data hash, options, scores, whatever JSON holds.
 

@@ -41,7 +41,7 @@ _DRAWN_FROM: Final = 3
 """Layers are drawn from this many times as many candidates: the least sure ones are much alike."""
 
 Asked = Callable[[Question], Said]
-"""Answers like `models.moves.say`, in this process or in one that may load scikit-learn."""
+"""Answers like `models.upgrades.moves.say`, in this process or in one that may load scikit-learn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Regressed:
     before_ms, now_ms : float
         Time of the fastest variant; now predicted, unless `is_measured`.
     chance : float
-        Probability that it is slower by more than `models.moves.REGRESSED`.
+        Probability that it is slower by more than `models.upgrades.moves.REGRESSED`.
     is_measured : bool
         Whether the variant that was the fastest was measured again.
     """
