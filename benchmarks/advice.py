@@ -144,8 +144,8 @@ def _wanted(chosen: argparse.Namespace) -> Named:
     if chosen.networks:
         named |= of_networks(chosen.networks, chosen.batches, chosen.dtypes, chosen.layouts)
     for path in chosen.problems:
-        found = read_problems(path, chosen.dtypes, chosen.layouts)
-        named |= {problem: path.stem for problem in found if problem not in named}
+        listed = read_problems(path, chosen.dtypes, chosen.layouts)
+        named |= {problem: path.stem for problem in listed if problem not in named}
     index, count = chosen.shard
     order = shuffled(named, chosen.seed)[index::count][: chosen.count]
     return {problem: named[problem] for problem in order}
