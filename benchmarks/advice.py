@@ -79,7 +79,7 @@ class Match:
         The options.
     opener, peer_opener : str
     rows : list of Row
-        What is measured so far, by an earlier run into the same output too.
+        What was measured so far, an earlier run into the same output included.
     """
 
     chosen: argparse.Namespace
