@@ -121,11 +121,11 @@ def breakdown(rows: Iterable[Row]) -> dict[tuple[int, str], list[Row]]:
     return groups
 
 
-def missing(rows: Iterable[Row], wanted: Iterable[ConvProblem]) -> dict[tuple[str, str], list[ConvProblem]]:
+def missing(rows: Iterable[Row], problems: Iterable[ConvProblem]) -> dict[tuple[str, str], list[ConvProblem]]:
     """The problems without a row, by dtype and layout."""
     there = {row.problem for row in rows}
     gaps: dict[tuple[str, str], list[ConvProblem]] = {}
-    for problem in wanted:
+    for problem in problems:
         if problem not in there:
             gaps.setdefault((str(problem.dtype), str(problem.layout)), []).append(problem)
     return gaps

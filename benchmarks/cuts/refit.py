@@ -32,21 +32,21 @@ def numbers_of(constants: Any, seen: set[int] | None = None) -> list[float]:
     return [number for part in _parts(constants) for number in numbers_of(part, seen)]
 
 
-def with_numbers(constants: Any, numbers: Iterator[float], made: dict[int, Any] | None = None) -> Any:
+def with_numbers(constants: Any, numbers: Iterator[float], by_id: dict[int, Any] | None = None) -> Any:
     """The constants with other floats in place of theirs."""
-    made = {} if made is None else made
+    by_id = {} if by_id is None else by_id
     if isinstance(constants, float):
         return next(numbers)
-    if id(constants) not in made:
-        parts = [with_numbers(part, numbers, made) for part in _parts(constants)]
+    if id(constants) not in by_id:
+        parts = [with_numbers(part, numbers, by_id) for part in _parts(constants)]
         if _is_value(constants):
             changed = replace(constants, **dict(zip((field.name for field in fields(constants)), parts, strict=True)))
         elif isinstance(constants, Mapping):
             changed = dict(zip(constants, parts, strict=True))
         else:
             changed = tuple(parts) if isinstance(constants, tuple) else constants
-        made[id(constants)] = changed
-    return made[id(constants)]
+        by_id[id(constants)] = changed
+    return by_id[id(constants)]
 
 
 def holders(module: ModuleType, part: Timed, device: Device) -> list[str]:
