@@ -45,14 +45,14 @@ def table(shipped: ShippedTable) -> list[str]:
     by_kind: dict[str, list[list[float]]] = defaultdict(list)
     for key, problem in zip(shipped.keys, shipped.problems(), strict=True):
         own = shipped.picked(key).get(HEURISTIC)
-        found = slowdowns(problem, shipped.attempts(key), own) if own else None
-        if found:
-            by_kind[f"{problem.dtype} {problem.layout.upper()}"].append(found)
-    return [_row(f"{kind}, {len(found):,} problems", found) for kind, found in sorted(by_kind.items())]
+        ratios = slowdowns(problem, shipped.attempts(key), own) if own else None
+        if ratios:
+            by_kind[f"{problem.dtype} {problem.layout.upper()}"].append(ratios)
+    return [_row(f"{kind}, {len(rows):,} problems", rows) for kind, rows in sorted(by_kind.items())]
 
 
-def _row(title: str, found: list[list[float]]) -> str:
-    return " | ".join([f"| {title}", *(f"{geometric_mean(column):.3f}" for column in zip(*found, strict=True))]) + " |"
+def _row(title: str, rows: list[list[float]]) -> str:
+    return " | ".join([f"| {title}", *(f"{geometric_mean(column):.3f}" for column in zip(*rows, strict=True))]) + " |"
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ class Match:
         The options.
     opener, peer_opener : str
     rows : list of Row
-        What is measured so far, by an earlier run into the same output too.
+        What was measured so far, an earlier run into the same output included.
     """
 
     chosen: argparse.Namespace
@@ -87,7 +87,7 @@ class Match:
     peer_opener: str
     rows: list[Row] = field(default_factory=list)
 
-    def go(self, wanted: Named, model: TreeModel) -> bool:
+    def go(self, named: Named, model: TreeModel) -> bool:
         """Measure layer after layer; False where the device was lost. The time limit and Ctrl-C end it early.
 
         Raises
@@ -99,8 +99,8 @@ class Match:
         earlier = merge(read(path) for path in (chosen.output, journal) if path and path.exists())
         self.rows = [row for row in earlier if row.rule != LAYER]
         done = {row.problem for row in self.rows}
-        left = {problem: names for problem, names in wanted.items() if problem not in done}
-        say(f"{len(left)} of {len(wanted)} layers to measure")
+        left = {problem: names for problem, names in named.items() if problem not in done}
+        say(f"{len(left)} of {len(named)} layers to measure")
         engine = Engine(chosen.device, start_timeout_s=START_S, has_spare=False, opener=self.opener)
         with engine, interruptible():
             run = Run[Order, Row](engine, measure, (self.peer_opener, chosen.device), chosen.deadline)
@@ -120,11 +120,11 @@ class Match:
                 self._save(journal)
         return True
 
-    def _orders(self, wanted: Named, model: TreeModel) -> Iterator[Order]:
+    def _orders(self, named: Named, model: TreeModel) -> Iterator[Order]:
         chosen = self.chosen
         attempts = attempts_in(chosen.timings or TIMINGS / model.device.id)
         rule = StopRule(max_samples=chosen.max_samples, budget_ms=chosen.budget_ms)
-        return orders(wanted, model, attempts, near=chosen.near, is_fresh=chosen.choose_now, rule=rule)
+        return orders(named, model, attempts, near=chosen.near, is_fresh=chosen.choose_now, rule=rule)
 
     def _save(self, journal: Path | None) -> None:
         """Put what the journal holds, and what was there before, into the output."""
@@ -144,8 +144,8 @@ def _wanted(chosen: argparse.Namespace) -> Named:
     if chosen.networks:
         named |= of_networks(chosen.networks, chosen.batches, chosen.dtypes, chosen.layouts)
     for path in chosen.problems:
-        found = read_problems(path, chosen.dtypes, chosen.layouts)
-        named |= {problem: path.stem for problem in found if problem not in named}
+        listed = read_problems(path, chosen.dtypes, chosen.layouts)
+        named |= {problem: path.stem for problem in listed if problem not in named}
     index, count = chosen.shard
     order = shuffled(named, chosen.seed)[index::count][: chosen.count]
     return {problem: named[problem] for problem in order}

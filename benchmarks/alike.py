@@ -34,9 +34,9 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 KINDS: Final = ("dilated", "one-dimensional", "rectangular")
 BATCHES: Final = (1, 8)
 LEAST_CHANNELS: Final = 8
-"""What the channels of a layer that is alike are a multiple of."""
+"""The channels of a comparable layer are a multiple of this."""
 TARGET: Final = 1.3
-"""Time over that of what is alike, in the median."""
+"""Median of a layer's time over that of its comparable layer, at most."""
 _Times = dict[ConvProblem, dict[str, float]]
 _WORST: Final = 8
 
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     layers = drawn(chosen.count, chosen.seed)
     if chosen.problems:
-        asked = dict.fromkeys(each for layer in layers for each in (layer, alike(layer)))
-        print(*(f"{each.short} {each.dtype} {each.layout}" for each in asked), sep="\n")
+        problems = dict.fromkeys(problem for layer in layers for problem in (layer, alike(layer)))
+        print(*(f"{problem.short} {problem.dtype} {problem.layout}" for problem in problems), sep="\n")
         return 0
     if len(chosen.sweeps) != 2:
         parser.error("two sweeps are wanted, or --problems")
@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def kind_of(problem: ConvProblem) -> str | None:
-    """Which of `KINDS` a layer is; None where it is square and undilated, grouped, or none is alike.
+    """Which of `KINDS` a layer is; None where it is square and undilated, grouped, or has no comparable layer.
 
-    A filter of fewer weights than 3x3 of eight channels has none.
+    A filter of fewer weights than 3x3 of eight channels has no comparable layer.
     """
     if problem.groups > 1 or problem.r * problem.s == 1 or problem.c * problem.r * problem.s < 9 * LEAST_CHANNELS:
         return None
@@ -120,19 +120,19 @@ def drawn(count: int, seed: int) -> list[ConvProblem]:
         for name in (group for group in networks.GROUPS if group != "beyond-held-out")
         for problem in networks.problems(name, batches=BATCHES, dtypes=[DType.FLOAT16], layouts=[Layout.NHWC])
     )
-    found = []
+    layers = []
     for kind in KINDS:
-        mine = sorted((each for each in every if kind_of(each) == kind), key=lambda each: each.key)
-        found += random.Random(seed).sample(mine, min(count, len(mine)))  # noqa: S311 - no secret
-    return found
+        mine = sorted((problem for problem in every if kind_of(problem) == kind), key=lambda problem: problem.key)
+        layers += random.Random(seed).sample(mine, min(count, len(mine)))  # noqa: S311 - no secret
+    return layers
 
 
 def report(layers: Iterable[ConvProblem], first: _Times, again: _Times) -> str:
     """A line a kind, and the worst layers."""
-    found = [(layer, _told(layer, first, again), _told(alike(layer), first, again)) for layer in layers]
+    compared = [(layer, _told(layer, first, again), _told(alike(layer), first, again)) for layer in layers]
     ratios = {
         layer: (mine[1] / roofline(layer).least_ms) / (its[1] / roofline(alike(layer)).least_ms)
-        for layer, mine, its in found
+        for layer, mine, its in compared
         if mine and its
     }
     lines = []
@@ -145,25 +145,25 @@ def report(layers: Iterable[ConvProblem], first: _Times, again: _Times) -> str:
             )
     head = ("", "layers", "over what is alike, median", "geometric mean", f"over {TARGET}")
     worst = []
-    for layer, mine_told, its_told in found:
+    for layer, mine_told, its_told in compared:
         if layer in ratios and mine_told and its_told:
             bound = roofline(layer)
             worst.append(
                 (ratios[layer], layer.key, *_line(mine_told), alike(layer).short, *_line(its_told), bound.bound)
             )
     worst.sort(key=lambda line: -line[0])
-    told = [(f"{ratio:.2f}", *rest) for ratio, *rest in worst[:_WORST]]
+    shown = [(f"{ratio:.2f}", *rest) for ratio, *rest in worst[:_WORST]]
     columns = ("times", "layer", "variant", "µs", "alike", "its variant", "µs", "bound")
-    return f"{markdown(head, lines)}\n\n{markdown(columns, told)}"
+    return f"{markdown(head, lines)}\n\n{markdown(columns, shown)}"
 
 
-def _line(told: tuple[str, float]) -> tuple[str, str]:
-    return told[0], f"{1e3 * told[1]:.1f}"
+def _line(timed: tuple[str, float]) -> tuple[str, str]:
+    return timed[0], f"{1e3 * timed[1]:.1f}"
 
 
 def _told(problem: ConvProblem, first: _Times, again: _Times) -> tuple[str, float] | None:
     """The variant that is the fastest in the first sweep, and its time in the second; None where it has none."""
-    chosen = min((each := first.get(problem, {})), key=each.__getitem__, default=None)
+    chosen = min((times_ms := first.get(problem, {})), key=times_ms.__getitem__, default=None)
     time_ms = again.get(problem, {}).get(chosen) if chosen else None
     return (chosen, time_ms) if chosen and time_ms else None
 
@@ -171,12 +171,12 @@ def _told(problem: ConvProblem, first: _Times, again: _Times) -> tuple[str, floa
 def _times_in(path: Path) -> _Times:
     table = read(path, SCHEMA)
     problems, rows = distinct_problems(table)
-    found: _Times = {}
+    times_ms: _Times = {}
     columns = rows.tolist(), table["variant"].to_pylist(), times(table)[0].tolist()
     for row, variant, time_ms in zip(*columns, strict=True):
         if not math.isnan(time_ms):
-            found.setdefault(problems[row], {})[variant] = time_ms
-    return found
+            times_ms.setdefault(problems[row], {})[variant] = time_ms
+    return times_ms
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ SLOWEST_FLOPS_PER_SECOND: Final = 5e9
 """What even an unfavourable shape reaches on one core; estimates err on the long side."""
 QUICK_FLOPS: Final = 1e9
 LEAST_WIDTH: Final = 132
-"""Columns below which cells would break."""
+"""A console of fewer columns would break the text of cells."""
 
 Cell = tuple[ConvProblem, str]
 
@@ -93,9 +93,9 @@ def write(file: Path, measured: Mapping[Cell, Measurement]) -> None:
 
 def read(file: Path) -> CpuTimes:
     """What `write` has written."""
-    kept = json.loads(file.read_text())
-    times = {(ConvProblem.parse(each["layer"]), each["variant"]): each["time_ms"] for each in kept["times"]}
-    return CpuTimes(kept["cpu"], kept["cores"], times)
+    content = json.loads(file.read_text())
+    times = {(ConvProblem.parse(timing["layer"]), timing["variant"]): timing["time_ms"] for timing in content["times"]}
+    return CpuTimes(content["cpu"], content["cores"], times)
 
 
 def estimated_seconds(variant: Variant, problem: ConvProblem) -> float:
@@ -145,8 +145,8 @@ def _cell(serial: Measurement, parallel: Measurement) -> str:
 
 def _takeovers(chosen: Sequence[ConvProblem], measured: dict[Cell, Measurement]) -> str:
     def time_ms(problem: ConvProblem, variant: str) -> float:
-        found = measured.get((problem, variant))
-        return inf if found is None or found.time_ms is None else found.time_ms
+        measurement = measured.get((problem, variant))
+        return inf if measurement is None or measurement.time_ms is None else measurement.time_ms
 
     def is_fft_ahead(suffix: str) -> Callable[[ConvProblem], bool]:
         return lambda problem: time_ms(problem, f"cpu.fft{suffix}") < time_ms(problem, f"cpu.direct{suffix}")

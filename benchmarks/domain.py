@@ -65,15 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32", type=DType)
     parser.add_argument("--layout", default="nchw", type=Layout)
     parser.add_argument("--kinds", default=",".join(KINDS), help="Of layers to leave out, separated by commas.")
-    asked = parser.parse_args(arguments)
-    measured = _measurements(asked.device)
-    group = asked.dtype, asked.layout
-    costs = from_table(measured, asked.device).where(lambda problem: (problem.dtype, problem.layout) == group)
-    found: list[Found] = []
-    for kind in asked.kinds.split(","):
+    chosen = parser.parse_args(arguments)
+    measured = _measurements(chosen.device)
+    group = chosen.dtype, chosen.layout
+    costs = from_table(measured, chosen.device).where(lambda problem: (problem.dtype, problem.layout) == group)
+    judged: list[Found] = []
+    for kind in chosen.kinds.split(","):
         sys.stderr.write(f"without {kind}\n")
-        found += leave_out(costs, device_of(measured, asked.device), KINDS[kind])
-    print(report(found))
+        judged += leave_out(costs, device_of(measured, chosen.device), KINDS[kind])
+    print(report(judged))
 
 
 def leave_out(costs: Costs, device: Device, is_left_out: Callable[[ConvProblem], bool]) -> list[Found]:
@@ -85,7 +85,7 @@ def leave_out(costs: Costs, device: Device, is_left_out: Callable[[ConvProblem],
     device : Device
     is_left_out : callable (problem) -> bool
     """
-    known, unseen = costs.where(lambda each: not is_left_out(each)), costs.where(is_left_out)
+    known, unseen = costs.where(lambda problem: not is_left_out(problem)), costs.where(is_left_out)
     if not unseen.problems:
         return []
     model = fit(known, device, options=QUICK)
@@ -102,15 +102,15 @@ def leave_out(costs: Costs, device: Device, is_left_out: Callable[[ConvProblem],
     ]
 
 
-def report(found: Sequence[Found]) -> str:
+def report(judged: Sequence[Found]) -> str:
     """Both rules by distance, and by whether the tree abstains."""
     rows = []
     for low, high in pairwise(EDGES):
-        rows.append((f"{low:g} to {high:g}", [each for each in found if low <= each[0] < high]))
-    rows.append(("inside", [each for each in found if each[1]]))
-    rows.append(("outside", [each for each in found if not each[1]]))
+        rows.append((f"{low:g} to {high:g}", [entry for entry in judged if low <= entry[0] < high]))
+    rows.append(("inside", [entry for entry in judged if entry[1]]))
+    rows.append(("outside", [entry for entry in judged if not entry[1]]))
     cells = [
-        (name, str(len(part)), _spread(each[2] for each in part), _spread(each[3] for each in part))
+        (name, str(len(part)), _spread(entry[2] for entry in part), _spread(entry[3] for entry in part))
         for name, part in rows
         if part
     ]
@@ -130,7 +130,7 @@ def _always(order: Sequence[str], _problem: ConvProblem) -> Sequence[str]:
 
 
 def _measurements(device_id: str) -> pa.Table:
-    """Without those on the layers that are held out for judging, on which nothing is trained."""
+    """The measurements of a device without those on layers held out for judging, on which nothing is trained."""
     attempts = attempts_in(TIMINGS / device_id)
     return attempts.filter(pc.not_equal(attempts["source"], "held-out"))
 

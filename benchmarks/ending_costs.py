@@ -34,7 +34,7 @@ from conv_advisor.models.tree.file import read as read_tree
 from conv_advisor.models.tree.loan import lent_to
 
 TARGET = 1.03
-"""Time of what is advised over that of the fastest, at most, in the geometric mean."""
+"""Geometric mean of the advised variant's time over that of the fastest, at most."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"no row is of {chosen.rows_of or device_id}")
             return 2
         known = Records().summaries([row.problem.plain for row in rows], device_id)
-        found = fitted(rows, known, device_id)
-        told = held_out(rows, known, device_id)
-        print(cost_table(found))
-        print(error_table(prediction_errors(told, known)))
+        costs = fitted(rows, known, device_id)
+        taught = held_out(rows, known, device_id)
+        print(cost_table(costs))
+        print(error_table(prediction_errors(taught, known)))
         device = Records().devices()[device_id]
-        print(score_table(scores(told, known, _tree_for(device), device)))
+        print(score_table(scores(taught, known, _tree_for(device), device)))
         if chosen.write:
-            endings.write(found, (chosen.output or endings.FOLDER) / f"{device_id}.json")
+            endings.write(costs, (chosen.output or endings.FOLDER) / f"{device_id}.json")
     except (ConvAdvisorError, OSError) as error:
         say(str(error))
         return 2
@@ -72,13 +72,13 @@ def _tree_for(device: Device) -> TreeModel:
         Nobody lends it one.
     """
     trees = {folder.parent.name: read_tree(folder.parent) for folder in registry.SHIPPED.glob(f"*/{CARD_FILE}")}
-    found = trees.get(device.id) or lent_to(device, trees.values())
-    if found is None:
+    tree = trees.get(device.id) or lent_to(device, trees.values())
+    if tree is None:
         raise UnknownDevice(device.id, sorted(trees))
-    return found
+    return tree
 
 
-def cost_table(found: Endings) -> str:
+def cost_table(costs: Endings) -> str:
     """A line a way to end."""
     lines = [
         (
@@ -90,10 +90,10 @@ def cost_table(found: Endings) -> str:
             f"{cost.spread:.3f}",
             f"{cost.share:.2f}",
         )
-        for kind, cost in found.costs.items()
+        for kind, cost in costs.costs.items()
     ]
     head = ("ends", "times", "factor", "µs a kernel", "µs a MB", "spread", "share that runs")
-    return f"## Costs on {found.device_id}: {found.n_layers} layers\n\n{markdown(head, lines)}\n"
+    return f"## Costs on {costs.device_id}: {costs.n_layers} layers\n\n{markdown(head, lines)}\n"
 
 
 def error_table(errors: Mapping[str, Sequence[float]]) -> str:
@@ -110,16 +110,16 @@ def _off(off: Sequence[float], percentile: float) -> float:
     return float(np.expm1(np.percentile(np.abs(off), percentile)))
 
 
-def score_table(found: Mapping[str, Mapping[str, Score]]) -> str:
+def score_table(by_epilogue: Mapping[str, Mapping[str, Score]]) -> str:
     """A line an epilogue, and one for all of them: geometric mean, 95th percentile, worst."""
     every = {rule: Score() for rule in RULES}
-    for by_rule in found.values():
+    for by_rule in by_epilogue.values():
         for rule, score in by_rule.items():
             every[rule].slowdowns += score.slowdowns
             every[rule].n_untimed += score.n_untimed
     lines = [
         (name, *(_said(by_rule.get(rule, Score())) for rule in RULES))
-        for name, by_rule in [*sorted(found.items()), ("all", every)]
+        for name, by_rule in [*sorted(by_epilogue.items()), ("all", every)]
     ]
     return f"## Slowdown of what is advised (asked: {TARGET})\n\n{markdown(('epilogue', *RULES), lines)}\n"
 
@@ -128,8 +128,8 @@ def _said(score: Score) -> str:
     if not score.slowdowns:
         return f"- ({score.n_untimed} without a time)"
     ratios = score.slowdowns
-    told = f"{geometric_mean(ratios):.3f} · {np.percentile(ratios, 95):.2f} · {max(ratios):.1f} of {len(ratios)}"
-    return f"{told} ({score.n_untimed} without a time)" if score.n_untimed else told
+    text = f"{geometric_mean(ratios):.3f} · {np.percentile(ratios, 95):.2f} · {max(ratios):.1f} of {len(ratios)}"
+    return f"{text} ({score.n_untimed} without a time)" if score.n_untimed else text
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -82,7 +82,7 @@ class Match:
         The options.
     opener, peer_opener : str
     rows : list of Row
-        What is measured so far, by an earlier run into the same output too.
+        What was measured so far, an earlier run into the same output included.
     """
 
     chosen: argparse.Namespace
@@ -128,7 +128,7 @@ class Match:
 
 
 def _row(order: Order, rows: list[Row], failed: dict[str, str]) -> Row:
-    """The row of a layer, with what brought workers down; that alone where there is no other."""
+    """The row of a layer, with what brought workers down; where it has none, a row of that alone."""
     row = rows[0] if rows else Row(order.problem, networks=order.networks)
     return replace(row, failures=row.failures | failed)
 

@@ -51,8 +51,8 @@ def report(costs: Costs, *, is_depthwise: bool) -> str:
     rows = []
     for column in ALL_COLUMNS:
         is_of = np.array([(problem.dtype, problem.layout) == column for problem in costs.problems])
-        if (wanted := np.flatnonzero(kinds & is_timed & is_of)).size:
-            rows.append((" ".join(column), *_row(costs.take(wanted))))
+        if (places := np.flatnonzero(kinds & is_timed & is_of)).size:
+            rows.append((" ".join(column), *_row(costs.take(places))))
     small = f"batch ≤ {SMALL_BATCH}"
     return table(("", "layers", "over 3 % faster", "cuDNN over ours", small, "larger batches", "worst"), rows)
 

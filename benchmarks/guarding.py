@@ -46,7 +46,7 @@ CASES: Final[dict[str, dict[str, str]]] = {
     "and a rate": {"CONV_ADVISOR_TOKENS": _TOKENS, "CONV_ADVISOR_RATE_LIMIT_PER_S": "1000000"},
     "with metrics and the access log": {"CONV_ADVISOR_LOG_LEVEL": "info"},
 }
-"""The second is how well this can tell anything apart."""
+"""The second case, the same as the first, shows how small a difference this can tell."""
 
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "without metrics": {"metrics": False},
@@ -71,22 +71,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
         servers = {
-            name: stack.enter_context(_service(home, more)) for name, more in islice(CASES.items(), arguments.cases)
+            name: stack.enter_context(_service(home, env)) for name, env in islice(CASES.items(), arguments.cases)
         }
-        found: dict[str, list[float]] = {name: [] for name in servers}
+        by_case: dict[str, list[float]] = {name: [] for name in servers}
         for turn in range(arguments.rounds):
             names = list(servers)
             for name in names if turn % 2 else names[::-1]:
                 load = run_wrk(servers[name], _PATHS, folder=home, seconds=arguments.seconds, headers=_HEADERS)
-                found[name].append(load.per_cpu_s)
-    Console(width=100).print(_table(found))
+                by_case[name].append(load.per_cpu_s)
+    Console(width=100).print(_table(by_case))
     Console(width=100).print(_table_of_calls(asyncio.run(_called(arguments.rounds))))
 
 
 @contextmanager
-def _service(home: Path, more: dict[str, str]) -> Iterator[Server]:
+def _service(home: Path, env: dict[str, str]) -> Iterator[Server]:
     """The service with these settings on a core of its own, its answers kept."""
-    with served("service", home, **more) as server:
+    with served("service", home, **env) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         for path in _PATHS:
             connection.request("GET", path, headers=_HEADERS)
@@ -99,8 +99,8 @@ def _service(home: Path, more: dict[str, str]) -> Iterator[Server]:
 
 
 async def _called(rounds: int) -> dict[str, list[float]]:
-    """Processor time of one answer in microseconds, the application called as a server calls it, in every round."""
-    found: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    """Processor time of one answer in microseconds, in every round; the application is called as a server calls it."""
+    by_case: dict[str, list[float]] = {name: [] for name in SETTINGS}
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         apps: dict[str, Application] = {}
@@ -111,8 +111,8 @@ async def _called(rounds: int) -> dict[str, list[float]]:
             apps[name] = app
         for _ in range(rounds + 1):
             for name, app in apps.items():
-                found[name].append(await _call_us(app))
-    return {name: taken[1:] for name, taken in found.items()}
+                by_case[name].append(await _call_us(app))
+    return {name: taken[1:] for name, taken in by_case.items()}
 
 
 async def _call_us(app: ASGIApp) -> float:
@@ -138,22 +138,22 @@ async def _call_us(app: ASGIApp) -> float:
     return taken_s / CALLS * 1e6
 
 
-def _table_of_calls(found: dict[str, list[float]]) -> Table:
+def _table_of_calls(by_case: dict[str, list[float]]) -> Table:
     table = Table(title="The same, called in one process without a socket: microseconds of processor time")
     for column in ("", "least", "more than the first", "median"):
         table.add_column(column, justify="left" if not column else "right")
-    first = min(next(iter(found.values())))
-    for name, taken in found.items():
+    first = min(next(iter(by_case.values())))
+    for name, taken in by_case.items():
         table.add_row(name, f"{min(taken):.2f}", f"{min(taken) - first:+.2f}", f"{median(taken):.2f}")
     return table
 
 
-def _table(found: dict[str, list[float]]) -> Table:
+def _table(by_case: dict[str, list[float]]) -> Table:
     table = Table(title="GET /v1/advice, kept answers, one core")
     for column in ("", "requests a CPU-second", "ratio", "quartiles"):
         table.add_column(column, justify="left" if not column else "right")
-    first = next(iter(found.values()))
-    for name, rates in found.items():
+    first = next(iter(by_case.values()))
+    for name, rates in by_case.items():
         ratios = [rate / base for rate, base in zip(rates, first, strict=True)]
         low, middle, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         table.add_row(name, f"{median(rates):,.0f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}")

@@ -39,7 +39,7 @@ NEAR: Final = 0.05
 
 @dataclass(frozen=True)
 class Beside:
-    """What PyTorch took in a run, by problem key, and how often its default took what the heuristic's choice took."""
+    """PyTorch's times in a run, by problem key, and how often its default took as long as the heuristic's choice."""
 
     n_problems: int
     share: float
@@ -64,15 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="nvidia-h200", help="whose choices")
     parser.add_argument("--output", type=Path, help="file to write (default: where it ships)")
     chosen = parser.parse_args(arguments)
-    found = fit(chosen.device)
+    fitted = fit(chosen.device)
     path = chosen.output or habits.FOLDER / f"{chosen.device}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=-1) + b"\n")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(fitted), indent=-1) + b"\n")
     habits.read(path)
-    print(f"{found.n_asked:,} problems, {sum(each == -1 for each in found.feature)} leaves")
-    print(f"on layers held out: right in {found.share_right:.1%}, time within 5 % in {found.share_near:.1%}")
-    print(f"PyTorch's default within 5 % of it in {found.share_beside:.1%} of {found.n_beside:,} problems")
-    tuned = f"within 5 % of cuDNN's fastest engine in {found.share_tuned:.1%} of {found.n_tuned:,} problems"
-    print(f"PyTorch's benchmark mode {tuned}, {found.tuned_ratio:.3f} times as long in the mean")
+    print(f"{fitted.n_asked:,} problems, {sum(feature == -1 for feature in fitted.feature)} leaves")
+    print(f"on layers held out: right in {fitted.share_right:.1%}, time within 5 % in {fitted.share_near:.1%}")
+    print(f"PyTorch's default within 5 % of it in {fitted.share_beside:.1%} of {fitted.n_beside:,} problems")
+    tuned = f"within 5 % of cuDNN's fastest engine in {fitted.share_tuned:.1%} of {fitted.n_tuned:,} problems"
+    print(f"PyTorch's benchmark mode {tuned}, {fitted.tuned_ratio:.3f} times as long in the mean")
     return 0
 
 
@@ -124,14 +124,14 @@ def _likely(tree: Any, node: int) -> list[int]:
     """The variants chosen at a leaf, the most frequent first."""
     shares = tree.tree_.value[node][0]
     order = np.argsort(-shares, kind="stable")
-    found: list[int] = tree.classes_[order[shares[order] > 0]].tolist()
-    return found
+    likely: list[int] = tree.classes_[order[shares[order] > 0]].tolist()
+    return likely
 
 
 def _scores(
     device_id: str, problems: Sequence[ConvProblem], matrix: np.ndarray, chosen: np.ndarray, variants: Sequence[str]
 ) -> tuple[float, float]:
-    """Where trees name the choice on layers held out, and where what they name takes within 5 % as long."""
+    """The shares, on layers held out, where trees name the choice, and where the variant named is within 5 % of it."""
     from sklearn.model_selection import GroupKFold
 
     times = _times(device_id, problems, variants)
@@ -142,7 +142,7 @@ def _scores(
         tree = _tree(matrix[train], chosen[train])
         for row, node in zip(test.tolist(), tree.apply(matrix[test]).tolist(), strict=True):
             likely = _likely(tree, node)
-            named[row] = next((each for each in likely if np.isfinite(times[row, each])), likely[0])
+            named[row] = next((variant for variant in likely if np.isfinite(times[row, variant])), likely[0])
     every = np.arange(len(chosen))
     ratio = np.abs(np.log(times[every, named] / times[every, chosen]))
     return float(np.mean(named == chosen)), float(np.mean(ratio[np.isfinite(ratio)] <= np.log1p(NEAR)))
@@ -154,13 +154,13 @@ def _times(device_id: str, problems: Sequence[ConvProblem], variants: Sequence[s
     row_of = {problem: row for row, problem in enumerate(costs.problems)}
     known = np.where(costs.is_pruned, np.nan, costs.time_ms)
     column_of = {name: column for column, name in enumerate(costs.variants)}
-    found = np.full((len(problems), len(variants)), np.nan)
+    times_ms = np.full((len(problems), len(variants)), np.nan)
     rows = [(place, row_of[problem]) for place, problem in enumerate(problems) if problem in row_of]
     here, there = np.array(rows).T
     for place, name in enumerate(variants):
         if name.startswith(CUDNN) and name in column_of:
-            found[here, place] = known[there, column_of[name]]
-    return found
+            times_ms[here, place] = known[there, column_of[name]]
+    return times_ms
 
 
 def beside(path: Path) -> Beside:
@@ -188,7 +188,7 @@ def _by_key(times_ms: Mapping[ConvProblem, float]) -> dict[str, float]:
 
 
 def beside_engines(device_id: str, tuned_ms: Mapping[str, float]) -> Tuned:
-    """Hold what PyTorch took with ``cudnn.benchmark`` against the fastest of cuDNN's engines that were measured."""
+    """Compare PyTorch's times with ``cudnn.benchmark`` to those of the fastest of cuDNN's measured engines."""
     problems = [problem for key in tuned_ms if not has_kernel_of_pytorch(problem := problem_of(key))]
     engines = [name for name in ShippedTable(TIMINGS / f"{device_id}{SUFFIX}").card.variants if name.startswith(ENGINE)]
     times = _times(device_id, problems, engines)

@@ -49,21 +49,21 @@ def main(arguments: Sequence[str] | None = None, *, opener: str = DEFAULT_OPENER
         What opens the device in the worker; tests name a fake.
     """
     chosen = _parser().parse_args(arguments)
-    wanted = _wanted(chosen)
+    layers = _wanted(chosen)
     if chosen.report:
         rows, is_whole = merge(read(path) for path in chosen.report), True
         if chosen.output:
             write(rows, chosen.output)
-        wanted = [problem for problem in wanted if (problem.dtype, problem.layout) in {row.column for row in rows}]
+        layers = [problem for problem in layers if (problem.dtype, problem.layout) in {row.column for row in rows}]
     else:
         contest = Contest(chosen, opener)
-        is_whole = contest.run(wanted)
+        is_whole = contest.run(layers)
         rows = contest.rows
     peaks = replace(H200, flops={**H200.flops, **dict(chosen.peak)}, bytes_per_s=chosen.bandwidth)
     print(_heading(rows))
     for l2 in sorted({row.l2 for row in rows}, reverse=True):
         print(report(rows, l2, peaks=peaks, n_layers=chosen.layers), end="\n\n")
-    print(missing_text(missing(rows, wanted)))
+    print(missing_text(missing(rows, layers)))
     return 0 if is_whole else 1
 
 
@@ -84,14 +84,14 @@ class Contest:
     opener: str
     rows: list[Row] = field(default_factory=list)
 
-    def run(self, wanted: Sequence[ConvProblem]) -> bool:
+    def run(self, layers: Sequence[ConvProblem]) -> bool:
         """Measure layer after layer; False where the device was lost. The time limit and Ctrl-C end it early."""
         saved, chosen = time.monotonic(), self.chosen
         with Engine(chosen.device, start_timeout_s=START_S, has_spare=False, opener=self.opener) as engine:
             run = Run[Order, Row](engine, measure, (), chosen.deadline)
             try:
                 with interruptible():
-                    orders = list(self._orders(wanted, run.open()))
+                    orders = list(self._orders(layers, run.open()))
                     for order in paced(orders, len(orders), chosen.time_limit):
                         self.rows += _rows(order, *run.measure(order))
                         if run.is_lost:
@@ -113,18 +113,18 @@ class Contest:
         if self.chosen.output:
             write(self.rows, self.chosen.output)
 
-    def _orders(self, wanted: Sequence[ConvProblem], device: Device) -> Iterator[Order]:
+    def _orders(self, layers: Sequence[ConvProblem], device: Device) -> Iterator[Order]:
         chosen = self.chosen
         ours = tuple(reversed(chosen.variants))  # the catalogue has the plain ones first: the fast ones set the mark
         fresh = {"all": (*CUDNN, *ours), "ours": ours, None: ()}[chosen.choose_now]
         known = () if chosen.choose_now == "all" else tuple(v for v in (*CUDNN, *chosen.variants) if v not in fresh)
         timings = chosen.timings or TIMINGS / device.id
-        candidates = from_timings(attempts_in(timings), wanted, known) if known else {}
+        candidates = from_timings(attempts_in(timings), layers, known) if known else {}
         _say_unknown(known, candidates.values())
         choosing = " and ".join(
             ([f"the measurements in {timings.name}"] if known else []) + (["a first pass of this run"] if fresh else [])
         )
-        for problem in wanted:
+        for problem in layers:
             yield Order(
                 problem,
                 candidates.get(problem, {}),
@@ -163,7 +163,7 @@ def _rows(order: Order, rows: list[Row], failures: dict[str, str]) -> list[Row]:
 
 
 def _say_unknown(known: Collection[str], candidates: Iterable[Iterable[Choice]]) -> None:
-    there = {each.variant for of_layer in candidates for each in of_layer}
+    there = {choice.variant for of_layer in candidates for choice in of_layer}
     unknown = [variant for variant in known if variant in OURS and variant not in there]
     if unknown:
         say(f"not in the measurements, so never chosen (see --choose-now): {', '.join(unknown)}")

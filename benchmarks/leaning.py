@@ -44,12 +44,12 @@ LAYERS: Final = tuple(
     )
     for layout in ("nchw", "nhwc")
 )
-"""As networks that classify have them, in batches of 1 and 32."""
+"""Layers of networks that classify, in batches of 1 and 32."""
 FIRST_LAYERS: Final = tuple(
     ConvProblem.parse(layer, layout="nhwc")
     for layer in ("224-1-3-64-3", "224-8-3-32-3-stride2", "224-8-7-64-3-stride2", "224-4-11-64-3-stride4-pad2")
 )
-"""As the same networks begin."""
+"""First layers of the same networks."""
 VARIANTS: Final = {
     "cuda.pointwise": LAYERS,
     "cuda.implicit_gemm": LAYERS,
@@ -62,7 +62,7 @@ VARIANTS: Final = {
     "cuda.implicit_gemm_transposed": LAYERS,
     "cudnn.implicit_precomp_gemm_tc": LAYERS,
 }
-"""Those that use tensor cores in one of the two, and the layers on which they are compared."""
+"""Variants that use tensor cores in float32 or tf32, and the layers on which they are compared."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def distances(
     runner: Runner, peer: Peer, variant: Variant, layers: Iterable[ConvProblem], dtype: DType = DType.FLOAT32
 ) -> list[tuple[Distance, Distance]]:
     """How far a variant and the peer are off, for each layer that the variant computes."""
-    found = []
+    pairs = []
     for layer in layers:
         problem = replace(layer, dtype=dtype)
         if variant.why_not(problem, runner.device):
@@ -101,11 +101,11 @@ def distances(
         runner.first_run(problem, launch, operands)
         ours = _distance(runner, problem, operands)
         peer.call(problem, operands, DEFAULT)
-        found.append((ours, _distance(runner, problem, operands)))
+        pairs.append((ours, _distance(runner, problem, operands)))
         del operands, launch
         runner.release()
         peer.release()
-    return found
+    return pairs
 
 
 def _distance(runner: Runner, problem: ConvProblem, operands: Operands) -> Distance:
@@ -113,11 +113,11 @@ def _distance(runner: Runner, problem: ConvProblem, operands: Operands) -> Dista
     return distance(reference.take(problem, y, operands.outputs).astype(np.float64), operands.reference)
 
 
-def row(name: str, found: list[tuple[Distance, Distance]]) -> str:
+def row(name: str, pairs: list[tuple[Distance, Distance]]) -> str:
     """A line of the table: geometric means of errors, means of biases."""
-    cells = [name, str(len(found))]
-    for side in zip(*found, strict=True):
-        cells += [f"{exp(fmean(log(each.error) for each in side)):.1e}", f"{fmean(each.leaning for each in side):+.0e}"]
+    cells = [name, str(len(pairs))]
+    for side in zip(*pairs, strict=True):
+        cells += [f"{exp(fmean(log(off.error) for off in side)):.1e}", f"{fmean(off.leaning for off in side):+.0e}"]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -133,8 +133,8 @@ def main() -> None:
     print(f"{runner.device.name}; {peer.version}")
     print("| variant | layers | error | bias | PyTorch's error | its bias |\n|---|---|---|---|---|---|")
     for id_, layers in VARIANTS.items():
-        if found := distances(runner, peer, catalog.get(id_), layers, DType(chosen.dtype)):
-            print(row(f"`{id_}`", found), flush=True)
+        if pairs := distances(runner, peer, catalog.get(id_), layers, DType(chosen.dtype)):
+            print(row(f"`{id_}`", pairs), flush=True)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from conv_advisor.models.training.train import training_set
 from conv_advisor.models.tree.features import FEATURES, Kind, Quantities, code_of
 
 KINDS: Final = ((DType.TF32, Layout.NCHW), (DType.FLOAT16, Layout.NHWC))
-"""Those that decision 4 compares recipes on: where trees are the furthest behind their teachers."""
+"""Where decision 4 compares recipes: there trees are the furthest behind their teachers."""
 
 LEAVES: Final = (30, 100, 300, 600, 1000, 3000)
 """How many leaves a tree of one dtype and layout may grow."""
@@ -102,7 +102,7 @@ TEACHERS: Final = (
     Recipe("trees that see features and plans"),
     Recipe("boosted trees too", is_boosted=True),
 )
-"""What the recipes are taught by, which is judged itself."""
+"""The teachers of the recipes, which are judged themselves."""
 
 
 class Ground:
@@ -118,10 +118,10 @@ class Ground:
 
     def __init__(self, costs: Costs, device: Device, kind: Kind) -> None:
         never = held_out_layers()
-        mine = costs.where(lambda each: (each.dtype, each.layout) == kind and each.groups == 1)
+        mine = costs.where(lambda problem: (problem.dtype, problem.layout) == kind and problem.groups == 1)
         known, other = hold_out(mine)
         self.kind, self.device, self.known = kind, device, training_set(known)
-        self.judges = mine.where(lambda each: each.layer in never), other
+        self.judges = mine.where(lambda problem: problem.layer in never), other
         self.roofline = roofline_of(self.known)
         roofline = self.roofline.tolist()
         self.log_roofline = np.log([roofline_ms(problem, roofline) for problem in self.known.problems])
@@ -141,13 +141,13 @@ class Ground:
 
     @cached_property
     def made_up(self) -> list[ConvProblem]:
-        """As many as any recipe labels; the first of them are those of a recipe that labels fewer."""
+        """As many layers as any recipe labels; a recipe that labels fewer takes the first of them."""
         most = max(recipe.n_made_up for recipe in RECIPES)
         sizes = sample_like(self.known.problems, most, np.random.default_rng(0))
         return [problem_of(row, *self.kind) for row in sizes.tolist()]
 
     def label(self, problems: Sequence[ConvProblem], recipe: Recipe, options: Options) -> Lesson:
-        """What the teacher of a recipe believes of problems; one that was asked before is not trained again."""
+        """What the teacher of a recipe believes of problems; a teacher that was asked before is not trained again."""
         how = recipe.teacher_sees, recipe.is_boosted
         if how not in self._teachers:
             its_options = options if recipe.is_boosted else replace(options, n_rounds=0)
@@ -185,9 +185,9 @@ def report(grounds: Sequence[Ground], recipes: Sequence[Recipe], options: Option
         began = time.process_time()
         curves = [dict(curve(ground, recipe, options)) for ground in grounds]
         rows += [
-            _row(recipe.name, n_leaves, grounds, [found[n_leaves] for found in curves], began)
+            _row(recipe.name, n_leaves, grounds, [points[n_leaves] for points in curves], began)
             for n_leaves in LEAVES
-            if all(n_leaves in found for found in curves)
+            if all(n_leaves in points for points in curves)
         ]
         say(recipe.name)
     head = ("the tree sees", "leaves of each", "MB of all", "networks", "other layers", "CPU s")
@@ -206,7 +206,7 @@ def curve(ground: Ground, recipe: Recipe, options: Options) -> Iterator[tuple[in
     tree.fit(x, decisions, sample_weight=weight)
     leaf = tree.apply(x)
     judged = [tree.apply(ground.look(part.problems, recipe.sees)) for part in ground.judges]
-    for n_leaves in (each for each in LEAVES if 2 * each - 1 <= tree.tree_.node_count):
+    for n_leaves in (count for count in LEAVES if 2 * count - 1 <= tree.tree_.node_count):
         at, row = np.unique(shortened(tree.tree_, leaf, n_leaves), return_inverse=True)
         means = [mean_by(row, values, weight) for values in (log_slowdown, lesson.support)]
         scores = []
@@ -219,28 +219,28 @@ def curve(ground: Ground, recipe: Recipe, options: Options) -> Iterator[tuple[in
 
 
 def shortened(tree: Any, leaf: np.ndarray, n_leaves: int) -> np.ndarray:
-    """Where rows of leaves end in the tree of so many leaves that was there while this one grew, best split first."""
+    """The nodes where rows end in the tree of so many leaves that this tree was while it grew, best split first."""
     parent = np.zeros(tree.node_count, np.int64)
     for children in (tree.children_left, tree.children_right):
         inner = np.flatnonzero(children >= 0)
         parent[children[inner]] = inner
-    found = leaf.copy()
-    while (is_later := found >= 2 * n_leaves - 1).any():
-        found[is_later] = parent[found[is_later]]
-    return found
+    node = leaf.copy()
+    while (is_later := node >= 2 * n_leaves - 1).any():
+        node[is_later] = parent[node[is_later]]
+    return node
 
 
 def score(costs: Costs, lesson: Lesson) -> Score:
-    """What choices cost that follow a lesson; what is refused leaves its place to the next.
+    """What the choices of a lesson cost; a refused choice leaves its place to the next.
 
     Every dtype and layout counts the same.
     """
     orders = dict(zip(costs.problems, orders_of(lesson, costs.variants), strict=True))
-    results = [each for each in judge(costs, orders.__getitem__) if each.is_timed]
-    weights = even_weights([each.problem for each in results])
-    found = judging.Score.of(results, weights)
-    is_over = [each.slowdown > 1 + WITHIN for each in results]
-    return found.geometric_mean, found.p95, found.worst, float(np.average(is_over, weights=weights))
+    results = [result for result in judge(costs, orders.__getitem__) if result.is_timed]
+    weights = even_weights([result.problem for result in results])
+    summary = judging.Score.of(results, weights)
+    is_over = [result.slowdown > 1 + WITHIN for result in results]
+    return summary.geometric_mean, summary.p95, summary.worst, float(np.average(is_over, weights=weights))
 
 
 def told(of: Sequence[float]) -> str:
@@ -250,12 +250,12 @@ def told(of: Sequence[float]) -> str:
 
 
 def ranking_bytes(n_variants: int) -> int:
-    """What a leaf with a ranking takes: two nodes, a roofline and a spread, and a byte a variant for each of three."""
+    """Bytes of a leaf with a ranking: two nodes, a roofline and a spread, and a byte a variant for each of three."""
     return 2 * 9 + 16 + 3 * n_variants
 
 
 def _lesson(ground: Ground, recipe: Recipe, options: Options) -> tuple[np.ndarray, Lesson, np.ndarray]:
-    """What a tree is grown on: what it sees of each layer, what is believed of it, and what it counts."""
+    """What a tree is grown on: what it sees of each layer, what is believed of the layer, and the layer's weight."""
     x = ground.look(ground.known.problems, recipe.sees)
     if not recipe.n_made_up:
         return x, ground.lesson, np.ones(len(x))
@@ -270,7 +270,7 @@ def _row(
 ) -> tuple[str, ...]:
     n_bytes = ranking_bytes(len(grounds[0].known.variants))
     size = (f"{n_leaves:,}", number(ALL_TREES * n_leaves * n_bytes / 1e6, 1)) if n_leaves else ("-", "-")
-    return name, *size, *(told(each) for each in np.mean(scores, axis=0)), f"{time.process_time() - began:.0f}"
+    return name, *size, *(told(mean) for mean in np.mean(scores, axis=0)), f"{time.process_time() - began:.0f}"
 
 
 if __name__ == "__main__":

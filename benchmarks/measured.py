@@ -79,7 +79,7 @@ class Counts:
         pairs = rows * (int(variants.max()) + 1) + variants
         is_tried = pc.not_equal(table["outcome"], str(Outcome.NOT_APPLICABLE)).to_numpy()
         is_timed = pc.equal(table["outcome"], str(Outcome.MEASURED)).to_numpy()
-        return cls(len(problems), *(len(np.unique(pairs[wanted])) for wanted in (is_tried, is_timed)))
+        return cls(len(problems), *(len(np.unique(pairs[mask])) for mask in (is_tried, is_timed)))
 
 
 def load(timings: Path, device_id: str, column: Column, group: str = "seeds") -> Sampled:
@@ -94,21 +94,21 @@ def load(timings: Path, device_id: str, column: Column, group: str = "seeds") ->
     ------
     NotEnoughData
     """
-    wanted = set(problems(group, dtypes=[DType(column[0])], layouts=[Layout(column[1])]))
+    in_group = set(problems(group, dtypes=[DType(column[0])], layouts=[Layout(column[1])]))
     attempts = attempts_of(timings)
     is_of_it = pc.and_(pc.equal(attempts["dtype"], column[0]), pc.equal(attempts["layout"], column[1]))
     mine = attempts.filter(is_of_it)
     if not mine.num_rows:
         raise NotEnoughData(f"nothing in {timings}")
-    costs = from_table(mine, device_id).where(lambda problem: problem in wanted)
+    costs = from_table(mine, device_id).where(lambda problem: problem in in_group)
     if not costs.problems:
-        raise NotEnoughData(f"none of the {len(wanted)} configurations of {group}")
-    known = {each.name: getattr(costs, each.name) for each in fields(costs)}
+        raise NotEnoughData(f"none of the {len(in_group)} configurations of {group}")
+    known = {field.name: getattr(costs, field.name) for field in fields(costs)}
     return Sampled(**known, deviation=deviations_in(mine, costs))
 
 
 def deviations_in(table: pa.Table, costs: Costs) -> np.ndarray:
-    """What `Sampled` has of the problems and variants of some costs, from the attempts that they were gathered from.
+    """The `deviation` of `Sampled` for some costs, from the attempts that they were gathered from.
 
     Parameters
     ----------
@@ -123,14 +123,14 @@ def deviations_in(table: pa.Table, costs: Costs) -> np.ndarray:
     is_timed = pc.equal(table["outcome"], str(Outcome.MEASURED)).to_numpy() & (at >= 0) & (column >= 0)
     _, noise = times(table)
     of_one = noise * np.sqrt(table["n_samples"].to_numpy() / (math.pi / 2))
-    found = np.full(costs.time_ms.shape, np.nan)
-    found[at[is_timed], column[is_timed]] = of_one[is_timed]
-    return found
+    deviation = np.full(costs.time_ms.shape, np.nan)
+    deviation[at[is_timed], column[is_timed]] = of_one[is_timed]
+    return deviation
 
 
 @lru_cache(maxsize=1)
 def attempts_of(timings: Path) -> pa.Table:
-    """All of it: who asks for one dtype and layout asks for the others next."""
+    """All attempts of a folder, cached: a caller takes one dtype and layout after another."""
     return attempts_in(timings)
 
 
@@ -165,9 +165,9 @@ def fastest_ms(costs: Costs, variants: Sequence[str]) -> np.ndarray:
 
 
 def only(costs: Costs, variants: Iterable[str]) -> Costs:
-    """What is known of some variants alone, where one of them was timed to the end; their best is then the oracle."""
+    """The costs of some variants alone, where one of them was timed to the end; their best is then the oracle."""
     columns = np.flatnonzero(np.isin(costs.variants, list(variants)))
-    values = {each.name: getattr(costs, each.name) for each in fields(costs)}
+    values = {field.name: getattr(costs, field.name) for field in fields(costs)}
     arrays: dict[str, Any] = {
         name: value[:, columns] for name, value in values.items() if isinstance(value, np.ndarray)
     }
@@ -185,8 +185,8 @@ def best_of(costs: Costs, variants: Iterable[str]) -> tuple[np.ndarray, np.ndarr
     time_ms, noise : float64 array of shape (P,)
         Infinite and 0 where none of them was timed.
     """
-    wanted = np.isin(costs.variants, list(variants))
-    times = np.where(np.isnan(costs.time_ms) | costs.is_pruned | ~wanted, np.inf, costs.time_ms)
+    is_among = np.isin(costs.variants, list(variants))
+    times = np.where(np.isnan(costs.time_ms) | costs.is_pruned | ~is_among, np.inf, costs.time_ms)
     place = times.argmin(axis=1)
     rows = np.arange(len(costs.problems))
     return place, times[rows, place], np.nan_to_num(costs.noise[rows, place])

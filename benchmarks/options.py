@@ -17,11 +17,11 @@ def list_of(allowed: Collection[T], kind: Callable[[str], T] = str) -> Callable[
     """A reader of comma-separated values, each one of those allowed."""
 
     def parse(text: str) -> list[T]:
-        found = [kind(part) for part in text.split(",")]
-        unknown = [part for part in found if part not in allowed]
+        values = [kind(part) for part in text.split(",")]
+        unknown = [part for part in values if part not in allowed]
         if unknown:
             raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(map(str, allowed))}")
-        return found
+        return values
 
     return parse
 

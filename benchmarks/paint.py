@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def look(browser: Browser, url: str, n_views: int) -> dict[tuple[str, str], list[View]]:
-    """Open every page in every window so often, after once that does not count: it fills the server's own caches."""
+    """Open every page in every window so often, after a first time, not counted, that fills the server's own caches."""
     views = defaultdict(list)
     for turn in range(n_views + 1):
         for page in PAGES:
@@ -93,7 +93,7 @@ def _view(browser: Browser, address: str, window: str) -> View:
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
         page.goto(address, wait_until="load")
         painted_ms, answered_ms, n_requests, n_bytes = page.evaluate(_ENTRIES)
-        metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+        metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
     finally:
         context.close()
     return View(painted_ms, answered_ms, 1e3 * metrics["TaskDuration"], n_requests, n_bytes)

@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             network = network_of(outline, "ResNet-50", dtype)
             plan_ms = _cpu_ms(partial(plan_network, local, network, limits), chosen.repeats)
             total_ms = network_ms + plan_ms
-            said = f"{len(network.convolutions)} convolutions, {network_ms:.1f} + {plan_ms:.1f} ms"
-            print(f"{dtype}: {said}, wanted at most {MOST_MS:.0f}: {'yes' if total_ms <= MOST_MS else 'no'}")
+            text = f"{len(network.convolutions)} convolutions, {network_ms:.1f} + {plan_ms:.1f} ms"
+            print(f"{dtype}: {text}, wanted at most {MOST_MS:.0f}: {'yes' if total_ms <= MOST_MS else 'no'}")
     return 0
 
 

@@ -57,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def verdict_table(advisor: Advisor, layers: int) -> Table:
-    """Every dtype and layout on layers that no tree was trained on, and whether what is wanted is reached."""
+    """Times of every dtype and layout on layers that no tree was trained on, and whether they are short enough."""
     rows, limits = _never_trained(layers), {"max_workspace_bytes": DEFAULT_WORKSPACE_LIMIT_BYTES}
     alone = rows[: len(held_out_layers())]
     sizes, most_s = table(rows), MOST_S * layers / LAYERS
-    found = Table(title="layers never trained on, in one process, beyond reading them")
+    shown = Table(title="layers never trained on, in one process, beyond reading them")
     for column in (
         "",
         "alone, us",
@@ -70,7 +70,7 @@ def verdict_table(advisor: Advisor, layers: int) -> Table:
         f"{layers:,}, s",
         f"at most {most_s:g} s",
     ):
-        found.add_column(column, justify="right" if column else "left")
+        shown.add_column(column, justify="right" if column else "left")
     for dtype, layout in product(DType, Layout):
         problems = [problem_of(row, dtype, layout) for row in alone]
         # The least, as `timeit` does: what other users of the machine add is never below nothing.
@@ -79,11 +79,11 @@ def verdict_table(advisor: Advisor, layers: int) -> Table:
         per_layer_us = list_s / len(rows) * 1e6
         verdicts = [_verdict(alone_us <= MOST_US), _verdict(list_s <= most_s)]
         cells = (f"{alone_us:.1f}", verdicts[0], f"{per_layer_us:.1f}", f"{list_s:.2f}", verdicts[1])
-        found.add_row(f"{dtype} {layout}", *cells)
-    return found
+        shown.add_row(f"{dtype} {layout}", *cells)
+    return shown
 
 
-def _never_trained(wanted: int) -> list[Row]:
+def _never_trained(n_layers: int) -> list[Row]:
     """Layers held out, first all at batch 1, then at batch 2 and so on, as far as their tensors are not too large."""
     layers = sorted(held_out_layers(), key=lambda layer: layer.key)
 
@@ -93,7 +93,7 @@ def _never_trained(wanted: int) -> list[Row]:
                 with suppress(InvalidProblem):
                     yield row_of(replace(layer, n=n))
 
-    return list(islice(rows(), wanted))
+    return list(islice(rows(), n_layers))
 
 
 def _alone_us(advisor: Advisor, problem: ConvProblem) -> float:
@@ -107,7 +107,7 @@ def _alone_us(advisor: Advisor, problem: ConvProblem) -> float:
 def _list_s(
     advisor: Advisor, rows: list[Row], sizes: np.ndarray, dtype: DType, layout: Layout, limits: dict[str, int]
 ) -> float:
-    """Problems are made anew, for they keep what was computed of them."""
+    """CPU seconds of a list. Its problems are made anew, for they keep what was computed of them."""
     problems = [problem_of(row, dtype, layout) for row in rows]
     return _seconds(
         lambda: [
@@ -126,16 +126,16 @@ def _verdict(is_reached: bool) -> str:
 def prediction_table(layers: int) -> Table:
     """Times on this machine's processor, the median of `ROUNDS`; for a call of so many layers its whole time too."""
     advisor, shorts = Advisor(read(TREE)), _layers(layers)
-    asked = [{"layer": each} | KINDS for each in shorts]
-    problems = [problem_from(each) for each in asked]
+    bodies = [{"layer": short} | KINDS for short in shorts]
+    problems = [problem_from(body) for body in bodies]
     sizes = table([row_of(problem) for problem in problems])
     limits: dict[str, Any] = {"max_workspace_bytes": DEFAULT_WORKSPACE_LIMIT_BYTES, "is_deterministic": False}
     _prepare(advisor, problems)
-    found = Table(title=f"{layers:,} layers, each new, in one process without HTTP")
+    shown = Table(title=f"{layers:,} layers, each new, in one process without HTTP")
     for column in ("", "us a layer", "s in all"):
-        found.add_column(column, justify="right" if column else "left")
+        shown.add_column(column, justify="right" if column else "left")
     cases: dict[str, Callable[[], object]] = {
-        "read, one by one": lambda: [problem_from(each) for each in asked],
+        "read, one by one": lambda: [problem_from(body) for body in bodies],
         "predict, one by one, beyond reading": lambda: [advisor.predict(problem) for problem in problems],
         "read, in one call": lambda: _many(shorts),
         "predict, in one call, beyond reading": lambda: predict_many(advisor, problems, sizes, **limits),
@@ -143,14 +143,14 @@ def prediction_table(layers: int) -> Table:
     }
     for name, case in cases.items():
         taken_s = median(_seconds(case) for _ in range(ROUNDS))
-        found.add_row(name, f"{taken_s / layers * 1e6:.1f}", f"{taken_s:.2f}")
-    return found
+        shown.add_row(name, f"{taken_s / layers * 1e6:.1f}", f"{taken_s:.2f}")
+    return shown
 
 
-def _layers(wanted: int) -> list[str]:
+def _layers(n_layers: int) -> list[str]:
     """Different layers by their short forms."""
     shapes = (problem for seed in count() for problem in sample_problems(10_000, seed=seed))
-    return list(islice(dict.fromkeys(problem.short for problem in islice(shapes, 2 * wanted)), wanted))
+    return list(islice(dict.fromkeys(problem.short for problem in islice(shapes, 2 * n_layers)), n_layers))
 
 
 def _seconds(case: Callable[[], object]) -> float:
@@ -160,11 +160,11 @@ def _seconds(case: Callable[[], object]) -> float:
 
 
 def _many(shorts: list[str], use: Callable[[list[ConvProblem], np.ndarray], object] = lambda *_: None) -> None:
-    """Read all the layers, and use what was read of them, so many at a time."""
+    """Read all the layers, so many at a time, and pass what was read to `use`."""
     common = named(KINDS)
     for start in range(0, len(shorts), AT_ONCE):
-        found, sizes = problems_from(shorts[start : start + AT_ONCE], common)
-        use([each for each in found if isinstance(each, ConvProblem)], sizes)
+        parsed, sizes = problems_from(shorts[start : start + AT_ONCE], common)
+        use([problem for problem in parsed if isinstance(problem, ConvProblem)], sizes)
 
 
 def _prepare(advisor: Advisor, problems: list[ConvProblem]) -> None:

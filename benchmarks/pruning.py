@@ -68,16 +68,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     if chosen.report:
-        print(report(Again(**one) for path in chosen.report for one in json.loads(path.read_text())))
+        print(report(Again(**fields) for path in chosen.report for fields in json.loads(path.read_text())))
         return 0
     index, count = chosen.shard
     runner = open_runner(chosen.device)
     drawn = draw(from_table(attempts_in(chosen.timings), runner.device.id), chosen.seed)[index::count]
-    found = measure_again(runner, drawn, chosen.time_limit)
-    say(f"{len(found)} of {len(drawn)}")
+    again = measure_again(runner, drawn, chosen.time_limit)
+    say(f"{len(again)} of {len(drawn)}")
     if chosen.output:
-        chosen.output.write_text(json.dumps([vars(one) for one in found]))
-    print(report(found))
+        chosen.output.write_text(json.dumps([vars(attempt) for attempt in again]))
+    print(report(again))
     return 0
 
 
@@ -96,22 +96,22 @@ def draw(costs: Costs, seed: int) -> list[Again]:
         if costs.variants[column] in VARIANTS
     ]
     random.Random(seed).shuffle(attempts)  # noqa: S311 - no secret
-    far = [one for one in attempts if one.first_ms / one.best_ms > FAR]
-    others = [one for one in attempts if one.first_ms / one.best_ms <= FAR]
-    return [one for one in chain.from_iterable(zip_longest(far, others)) if one is not None]
+    far = [attempt for attempt in attempts if attempt.first_ms / attempt.best_ms > FAR]
+    others = [attempt for attempt in attempts if attempt.first_ms / attempt.best_ms <= FAR]
+    return [attempt for attempt in chain.from_iterable(zip_longest(far, others)) if attempt is not None]
 
 
 def measure_again(runner: Runner, attempts: Iterable[Again], time_limit_s: float) -> list[Again]:
     """Measure without pruning, in order, until the time is up."""
-    found: list[Again] = []
+    again: list[Again] = []
     end = time.monotonic() + time_limit_s
-    for one in attempts:
+    for attempt in attempts:
         if time.monotonic() > end:
             break
-        problem = ConvProblem.parse(one.layer, dtype=DType(one.dtype), layout=Layout(one.layout))
-        [measured] = measure(runner, problem, [VARIANTS[one.variant]], options=OPTIONS)
-        found.append(replace(one, time_ms=measured.time_ms))
-    return found
+        problem = ConvProblem.parse(attempt.layer, dtype=DType(attempt.dtype), layout=Layout(attempt.layout))
+        [measured] = measure(runner, problem, [VARIANTS[attempt.variant]], options=OPTIONS)
+        again.append(replace(attempt, time_ms=measured.time_ms))
+    return again
 
 
 def report(attempts: Iterable[Again]) -> str:

@@ -46,16 +46,16 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Scores:
-    """What was found, against all that really changed."""
+    """The findings of a refresh, against all that really changed."""
 
     found: Findings
     n_problems: int
     moved: tuple[int, int, int]
-    """Variants that moved, that are said to have, and of these, those that did."""
+    """How many variants moved, are said to have moved, and both."""
     regressed: tuple[int, int, int]
-    """The same of layers."""
+    """The same of layers that regressed."""
     slowdowns: tuple[float, float]
-    """Those of the tree's choices, before it was repaired and after."""
+    """Slowdowns of the tree's choices, before it was repaired and after."""
 
 
 def main() -> None:
@@ -67,58 +67,58 @@ def main() -> None:
     parser.add_argument("--backward", action="store_true", help="with --before: what ships was before them")
     parser.add_argument("--share", type=float, default=MOST_SHARE, help="of the times known that are measured again")
     parser.add_argument("--seeds", type=int, default=5)
-    asked = parser.parse_args()
-    tree = read(SHIPPED / asked.device)
-    ships = from_table(Records().table(asked.device), asked.device)
-    if asked.before:
-        before, after = versions(ships, asked.before)
+    chosen = parser.parse_args()
+    tree = read(SHIPPED / chosen.device)
+    ships = from_table(Records().table(chosen.device), chosen.device)
+    if chosen.before:
+        before, after = versions(ships, chosen.before)
     else:
-        later = _swept(asked.after) if asked.after else from_table(Records().table(_SUCCESSOR), _SUCCESSOR)
+        later = _swept(chosen.after) if chosen.after else from_table(Records().table(_SUCCESSOR), _SUCCESSOR)
         before, after = alike(ships, later)
-    if asked.backward:
+    if chosen.backward:
         before, after = after, before
     sys.stdout.write(_LINE.format(*_HEAD))
-    for seed in range(asked.seeds):
-        sys.stdout.write(_line(seed, scored(before, after, tree, seed=seed, share=asked.share)))
+    for seed in range(chosen.seeds):
+        sys.stdout.write(_line(seed, scored(before, after, tree, seed=seed, share=chosen.share)))
         sys.stdout.flush()
 
 
 def scored(before: Costs, after: Costs, tree: TreeModel, *, seed: int, share: float = MOST_SHARE) -> Scores:
-    """Refresh by the replayed answers of `after`, and hold what is said against all of it.
+    """Refresh by the replayed answers of `after`, and compare the findings to all of it.
 
     Parameters
     ----------
     before, after : Costs
         Of the same problems and variants.
     tree : TreeModel
-        That was in use before.
+        The one that was in use before.
     """
     refresh, tried = Refresh(before, share=share, seed=seed), set()
     row = {problem: place for place, problem in enumerate(after.problems)}
     column = {name: place for place, name in enumerate(after.variants)}
-    for wanted in refresh.rounds():
-        for problem, name in wanted:
+    for attempts in refresh.rounds():
+        for problem, name in attempts:
             at = row[problem], column[name]
             is_timed = np.isfinite(after.time_ms[at]) and not after.is_pruned[at]
             refresh.take(problem, name, float(after.time_ms[at]) if is_timed else None, float(after.noise[at]))
             tried.add(problem)
-    found = refresh.findings()
+    findings = refresh.findings()
     moved = {line.name for line in compare(before, after).variants if has_moved(line)}
     regressed = {
         problem.key
         for problem, ratio in zip(before.problems, after.best_ms / before.best_ms, strict=True)
         if ratio > 1 + REGRESSED
     }
-    named = {each.problem for each in found.regressed}
-    repaired = adapted(Fit(tree, tree.device, refresh.corrected(found.moved), before)) if found.moved else tree
+    named = {layer.problem for layer in findings.regressed}
+    repaired = adapted(Fit(tree, tree.device, refresh.corrected(findings.moved), before)) if findings.moved else tree
     slowdowns = [
-        Score.of([each for each in judge(after, Advisor(each_tree).predict_order) if each.is_timed]).geometric_mean
-        for each_tree in (tree, repaired)
+        Score.of([result for result in judge(after, Advisor(model).predict_order) if result.is_timed]).geometric_mean
+        for model in (tree, repaired)
     ]
     return Scores(
-        found,
+        findings,
         len(tried),
-        (len(moved), len(found.moved), len(moved & set(found.moved))),
+        (len(moved), len(findings.moved), len(moved & set(findings.moved))),
         (len(regressed), len(named), len(regressed & named)),
         (slowdowns[0], slowdowns[1]),
     )
@@ -129,9 +129,9 @@ def alike(before: Costs, after: Costs) -> tuple[Costs, Costs]:
     theirs, names = set(after.problems), set(after.variants)
     problems = [problem for problem in before.problems if problem in theirs]
     variants = [name for name in before.variants if name in names]
-    one, other = (_part(costs, problems, variants) for costs in (before, after))
-    is_tried = other.is_known & ~other.is_pruned
-    return replace(one, time_ms=np.where(is_tried, one.time_ms, np.nan), is_known=one.is_known & is_tried), other
+    first, second = (_part(costs, problems, variants) for costs in (before, after))
+    is_tried = second.is_known & ~second.is_pruned
+    return replace(first, time_ms=np.where(is_tried, first.time_ms, np.nan), is_known=first.is_known & is_tried), second
 
 
 def versions(ships: Costs, files: Sequence[Path]) -> tuple[Costs, Costs]:
@@ -142,19 +142,19 @@ def versions(ships: Costs, files: Sequence[Path]) -> tuple[Costs, Costs]:
     for file in files:
         table = parquet.read(file, parquet.SCHEMA)
         problems, places = parquet.distinct_problems(table)
-        found_ms, found_noise = parquet.times(table)
+        new_ms, new_noise = parquet.times(table)
         names, outcomes = table["variant"].to_pylist(), table["outcome"].to_pylist()
-        for each, (name, outcome) in enumerate(zip(names, outcomes, strict=True)):
-            problem = problems[places[each]]
+        for index, (name, outcome) in enumerate(zip(names, outcomes, strict=True)):
+            problem = problems[places[index]]
             if outcome != Outcome.MEASURED or problem not in row or name not in column:
                 continue
             at = row[problem], column[name]
             if np.isfinite(ships.time_ms[at]) and not ships.is_pruned[at]:
-                time_ms[at], noise[at] = found_ms[each], found_noise[each]
-                if found_ms[each] != ships.time_ms[at]:
+                time_ms[at], noise[at] = new_ms[index], new_noise[index]
+                if new_ms[index] != ships.time_ms[at]:
                     rows.add(at[0])
-    wanted = sorted(rows)
-    return replace(ships, time_ms=time_ms, noise=noise).take(wanted), ships.take(wanted)
+    changed = sorted(rows)
+    return replace(ships, time_ms=time_ms, noise=noise).take(changed), ships.take(changed)
 
 
 def _swept(file: Path) -> Costs:
@@ -165,7 +165,7 @@ def _swept(file: Path) -> Costs:
 
 
 def _part(costs: Costs, problems: Sequence[ConvProblem], variants: Sequence[str]) -> Costs:
-    """These problems and variants, in this order."""
+    """The costs of these problems and variants, in this order."""
     row = {problem: place for place, problem in enumerate(costs.problems)}
     taken = costs.take([row[problem] for problem in problems])
     columns = [costs.variants.index(name) for name in variants]
@@ -179,12 +179,12 @@ def _part(costs: Costs, problems: Sequence[ConvProblem], variants: Sequence[str]
 
 def _line(seed: int, scores: Scores) -> str:
     """One line of the table."""
-    found, (n_moved, n_said, n_both) = scores.found, scores.moved
+    findings, (n_moved, n_said, n_both) = scores.found, scores.moved
     n_regressed, n_named, n_right = scores.regressed
-    off = f"{found.off_before:.1%} -> {found.off_after:.1%}"
+    off = f"{findings.off_before:.1%} -> {findings.off_after:.1%}"
     slowdown = "{:.4f} -> {:.4f}".format(*scores.slowdowns)
     return _LINE.format(
-        *(seed, found.n_measured, f"{found.share:.2%}", scores.n_problems, f"{n_said} of {n_moved}"),
+        *(seed, findings.n_measured, f"{findings.share:.2%}", scores.n_problems, f"{n_said} of {n_moved}"),
         *(_shares(n_both, n_moved, n_said), n_regressed, n_named),
         *(_shares(n_right, n_regressed, n_named).split(", ")),
         *(off, slowdown),

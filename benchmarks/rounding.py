@@ -26,8 +26,8 @@ STEP: Final = 8
 """Products that are added to a sum at once, exactly: those of one instruction for tf32."""
 
 LOST: Final = {1: 0.375, 2: 0.41, 4: 0.78}
-"""By the steps of a chain, the share of sums that makes up for what was cut of them, in units of 2^-23: rounded, it is
-right on average. The kernels have it in `tf32.cuh`."""
+"""By the steps of a chain, the share of a sum, in units of 2^-23, that makes up for what truncation cut from it:
+rounded, it is right on average. The kernels have it in `tf32.cuh`."""
 ZEROS: Final = 0x3F
 """A sum whose last bits are zeros may be a whole number, of which nothing was cut: it stays what it is."""
 
@@ -55,8 +55,8 @@ def truncated(values: Floats) -> Floats:
     """Round to float32 towards zero."""
     rounded = values.astype(np.float32)
     is_beyond = np.abs(rounded.astype(np.float64)) > np.abs(values)
-    kept: Floats = np.where(is_beyond, np.nextafter(rounded, np.float32(0)), rounded).astype(np.float64)
-    return kept
+    towards_zero: Floats = np.where(is_beyond, np.nextafter(rounded, np.float32(0)), rounded).astype(np.float64)
+    return towards_zero
 
 
 def cut_to_tf32(values: Floats) -> Floats:
@@ -80,7 +80,7 @@ def fused(weight: Floats, columns: Floats) -> Floats:
 
 
 def restored(sums: Floats, steps: int) -> Floats:
-    """Make up for what was cut of sums of chains of so many steps."""
+    """Make up for what truncation cut from sums of chains of so many steps."""
     ends_in_zeros = sums.astype(np.float32).view(np.uint32) & np.uint32(ZEROS) == 0
     return np.where(ends_in_zeros, sums, nearest(sums + sums * (LOST[steps] * 2.0**-23)))
 
@@ -88,7 +88,7 @@ def restored(sums: Floats, steps: int) -> Floats:
 def in_chains(
     weight: Floats, columns: Floats, chain: int, high: Round = nearest_tf32, *, is_restored: bool = False
 ) -> Floats:
-    """Multiply parts of tf32, add them truncating from zero over so much of gemm_k, and that to the nearest.
+    """Multiply parts of tf32; truncate as products add up from zero over a chain of gemm_k, round as chains add up.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def in_chains(
     chain : int
         A multiple of `STEP`.
     high : callable
-        The first part of a value; the second is what is left, cut.
+        Gives the first part of a value; the second part is the rest, cut.
     is_restored : bool
         Whether the sums are `restored`.
     """
@@ -128,7 +128,7 @@ WAYS: Final[dict[str, Multiply]] = {
 
 
 def errors(multiply: Multiply, layers: int = LAYERS, channels: int = CHANNELS) -> Errors:
-    """The errors of convolutions that are computed so.
+    """The errors of convolutions by one way to multiply.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def main() -> None:
     """Print a line for each way to add."""
     print(f"| {LAYERS} layers | one layer | the last | its averages over pixels |\n|---|---|---|---|")
     for name, multiply in WAYS.items():
-        print(f"| {name} | " + " | ".join(f"{each:.1e}" for each in errors(multiply)) + " |")
+        print(f"| {name} | " + " | ".join(f"{error:.1e}" for error in errors(multiply)) + " |")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class Local:
         ]
 
     def engines(self, count: int) -> Sequence[AnyEngine]:
-        """The first so many."""
+        """The engines of the first so many devices."""
         return self._engines[:count]
 
 
@@ -87,7 +87,7 @@ class Dask:
         self._engine: ClusterEngine | None = None
 
     def engines(self, count: int) -> Sequence[AnyEngine]:
-        """The cluster once it has so many workers: the others are ended, so ask for less and less."""
+        """The cluster once it has so many workers: the others are ended, so ask for fewer every time."""
         for process in self._workers[count:]:
             process.send_signal(signal.SIGTERM)
             process.wait(START_TIMEOUT_S)
@@ -147,14 +147,14 @@ def _choose(store: Store, device: str, arguments: argparse.Namespace) -> list[Co
 
     It also leaves every kernel that they need in the caches on disk, so that no timed sweep compiles.
     """
-    found = networks.problems(
+    candidates = networks.problems(
         arguments.networks,
         batches=[int(word) for word in arguments.batches.split(",")],
         dtypes=[DType(word) for word in arguments.dtypes.split(",")],
         layouts=[Layout.NCHW],
     )
     layers: dict[ConvProblem, list[ConvProblem]] = {}
-    for problem in dict.fromkeys(found):
+    for problem in dict.fromkeys(candidates):
         layers.setdefault(replace(problem, n=1), []).append(problem)
     order = list(layers)
     random.Random(SHUFFLE_SEED).shuffle(order)  # noqa: S311 - nobody is to be surprised
@@ -200,7 +200,7 @@ def _process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, without settings of a cluster that is not this one."""
+    """This process's environment, without settings of another cluster."""
     return {name: value for name, value in os.environ.items() if not name.startswith("CONV_ADVISOR_SCHEDULER")}
 
 

@@ -79,7 +79,7 @@ class Effort:
 
 FULL: Final = Effort(seconds=4, rounds=5, shapes=700, listed=MORE_THAN_KEPT, exchanges=30, predictions=100_000)
 QUICK: Final = Effort(seconds=1, rounds=1, shapes=100, listed=5_000, exchanges=3, predictions=1_000)
-"""Whether it runs: layers come again while their answers are kept, as the column says."""
+"""To see whether it runs: layers come again while their answers are kept, as the column says."""
 
 
 def main() -> None:
@@ -132,14 +132,14 @@ class Bench:
             ("GET /v1/advice, every layer new", self._service, []),
             ("GET /v1/advice?ranking=false, every layer new", self._service, []),
         ]
-        found: list[list[tuple[Load, float]]] = [[] for _ in cases]
+        by_case: list[list[tuple[Load, float]]] = [[] for _ in cases]
         for _ in range(self._effort.rounds):
-            for loads, (name, server, paths) in zip(found, cases, strict=True):
+            for loads, (name, server, paths) in zip(by_case, cases, strict=True):
                 loads.append(self._counted(server, paths or self._unseen(name), warm=bool(paths)))
-        for (name, server, paths), loads in zip(cases, found, strict=True):
+        for (name, server, paths), loads in zip(cases, by_case, strict=True):
             per_s = median(load.per_s for load, _ in loads)
             per_cpu_s = median(load.per_cpu_s for load, _ in loads)
-            pairs = [(load, first) for (load, _), (first, _) in zip(loads, found[0], strict=True)]
+            pairs = [(load, first) for (load, _), (first, _) in zip(loads, by_case[0], strict=True)]
             ratio = median(load.per_s / first.per_s for load, first in pairs)
             cpu_ratio = median(load.per_cpu_s / first.per_cpu_s for load, first in pairs)
             if paths:
@@ -157,18 +157,18 @@ class Bench:
         for column in ("POST /v1/advice", "layers/s", "a CPU-second", "kept", "p99 ms"):
             table.add_column(column, justify="left" if column.startswith("POST") else "right")
         seeds = [problem.short for problem in problems("seeds")]
-        kept = [(seeds * (LAYERS_A_LIST // len(seeds) + 1))[:LAYERS_A_LIST]]
+        seed_lists = [(seeds * (LAYERS_A_LIST // len(seeds) + 1))[:LAYERS_A_LIST]]
         cases: list[tuple[str, list[list[Any]], bool]] = [
             ("short forms, every layer new", lists_of(short, self._effort.listed), False),
             ("objects of a short form and dtype, every layer new", lists_of(short_object, self._effort.listed), False),
             ("objects of named sizes, every layer new", lists_of(named_object, self._effort.listed), False),
-            (f"short forms, {len(set(kept[0]))} layers", kept, True),
+            (f"short forms, {len(set(seed_lists[0]))} layers", seed_lists, True),
         ]
         for name, lists, is_warm in cases:
             common = {"device": DEVICE, "dtype": "float16", "layout": "nhwc"}
             bodies = [json.dumps(common | {"layers": layers}) for layers in lists]
             load, kept_share = self._counted(self._service, ["/v1/advice"], bodies=bodies, warm=is_warm)
-            rates = (f"{each * LAYERS_A_LIST:,.0f}" for each in (load.per_s, load.per_cpu_s))
+            rates = (f"{rate * LAYERS_A_LIST:,.0f}" for rate in (load.per_s, load.per_cpu_s))
             table.add_row(name, *rates, f"{kept_share:.0%}", f"{load.p99_ms:.1f}")
         return table
 
@@ -187,7 +187,7 @@ class Bench:
                 times[path].append(exchange_ms(connections[path], path, body, headers, x.nbytes))
         first = times["/bytes"]
         for path, taken in times.items():
-            ratio = median(each / one for each, one in zip(taken, first, strict=True))
+            ratio = median(own / base for own, base in zip(taken, first, strict=True))
             table.add_row(path[1:].partition("?")[0], f"{median(taken):.1f}", f"{ratio:.2f}")
         return table
 
@@ -209,8 +209,8 @@ class Bench:
         """Layers that nobody has asked for yet; by the time that one comes again, the service has forgotten it."""
         shapes = list(islice(self._new, self._effort.shapes))
         kinds = [(dtype, layout) for dtype in DType for layout in Layout]
-        more = ALONE if ALONE[1:] in name else ""
-        return [query_of(problem, str(dtype), str(layout)) + more for dtype, layout in kinds for problem in shapes]
+        option = ALONE if ALONE[1:] in name else ""
+        return [query_of(problem, str(dtype), str(layout)) + option for dtype, layout in kinds for problem in shapes]
 
     def _wrk(
         self, server: Server, paths: Sequence[str], *, bodies: Sequence[str] = (), half_of: float | None = None
@@ -221,9 +221,9 @@ class Bench:
 def _visit(port: int, paths: Sequence[str], bodies: Sequence[str]) -> None:
     """Ask everything once."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    asked: list[tuple[str, str, str | None]] = [("POST", paths[0], body) for body in bodies]
-    asked += [] if bodies else [("GET", path, None) for path in paths]
-    for method, path, body in asked:
+    requests: list[tuple[str, str, str | None]] = [("POST", paths[0], body) for body in bodies]
+    requests += [] if bodies else [("GET", path, None) for path in paths]
+    for method, path, body in requests:
         connection.request(method, path, body, {"content-type": "application/json"} if body else {})
         connection.getresponse().read()
     connection.close()

@@ -34,9 +34,9 @@ from conv_advisor.data.problem import ConvProblem
 KEPT_PATH: Final = "/benchmark/kept"
 """Where the service says how often an answer was kept."""
 LONG_ANSWER_BYTES: Final = 9000
-"""As many as advice has."""
+"""As many as an answer of advice has."""
 LONG_HEADERS: Final = [(b"x-request-id", b"0123456789abcdef"), *CAUTION]
-"""Those that the service gives every answer."""
+"""The headers that the service gives every answer."""
 MAX_BODY_BYTES: Final = 64 * 2**20
 
 Made = tuple[Parts, dict[str, str]]
@@ -73,8 +73,8 @@ def service() -> FastAPI:
 
     @app.get(KEPT_PATH)
     async def counts() -> dict[str, int]:
-        kept = app.state.service.answers, app.state.service.parts
-        return {"hits": sum(each.hits for each in kept), "misses": sum(each.misses for each in kept)}
+        caches = app.state.service.answers, app.state.service.parts
+        return {"hits": sum(cache.hits for cache in caches), "misses": sum(cache.misses for cache in caches)}
 
     return app
 
@@ -107,8 +107,8 @@ def _npy(request: Request, body: Bytes) -> Made:
 
 
 def _inference(request: Request, body: Bytes) -> Made:
-    asked = read_inference(body, int(request.headers[LENGTH_HEADER]), ("x", "weight"), "y")
-    order = order_from_inference(asked, load_settings())
+    inference = read_inference(body, int(request.headers[LENGTH_HEADER]), ("x", "weight"), "y")
+    order = order_from_inference(inference, load_settings())
     assert order.tensors is not None  # noqa: S101 - the benchmark sends some
     y = order.tensors["x"]
     head = {"model_name": "conv", "parameters": convolution_summary(_done(order.problem, y))}

@@ -39,14 +39,14 @@ def short_object(problem: ConvProblem) -> dict[str, Any]:
 
 
 def named_object(problem: ConvProblem) -> dict[str, Any]:
-    """A layer of a list by its sizes, of which those that are usual are left out."""
+    """A layer of a list by its sizes, the usual ones left out."""
     sizes = {name: getattr(problem, name) for name in ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w")}
     unusual = {name: size for name in ("dilation_h", "dilation_w", "groups") if (size := getattr(problem, name)) != 1}
     return sizes | {"stride_h": problem.stride_h, "stride_w": problem.stride_w} | unusual
 
 
 MORE_THAN_KEPT: Final = int(1.3 * KEPT_PARTS)
-"""Layers of which none comes twice before the service has forgotten it."""
+"""So many layers that none comes twice before the service has forgotten it."""
 
 
 def lists_of(write: Callable[[ConvProblem], Any], count_of_layers: int) -> list[list[Any]]:
@@ -54,7 +54,7 @@ def lists_of(write: Callable[[ConvProblem], Any], count_of_layers: int) -> list[
     distinct: dict[str, ConvProblem] = {}
     # At batch 1, or more filters might make a tensor too large.
     shapes = [replace(problem, n=1) for problem in sample_problems(LAYERS_A_LIST * 10, seed=os.getpid())]
-    wider = (replace(problem, k=problem.k + more * problem.groups) for more in count() for problem in shapes)
+    wider = (replace(problem, k=problem.k + extra * problem.groups) for extra in count() for problem in shapes)
     for problem in islice(wider, count_of_layers):
         distinct[problem.short] = problem
     layers = [write(problem) for problem in distinct.values()]
@@ -64,8 +64,8 @@ def lists_of(write: Callable[[ConvProblem], Any], count_of_layers: int) -> list[
 def tensors_of(x: np.ndarray, weight: np.ndarray) -> dict[str, tuple[bytes, dict[str, str]]]:
     """Body and headers of a request for each form, by its path."""
     inputs = [
-        {"name": name, "datatype": "FP32", "shape": each.shape, "parameters": {"binary_data_size": each.nbytes}}
-        for name, each in (("x", x), ("weight", weight))
+        {"name": name, "datatype": "FP32", "shape": tensor.shape, "parameters": {"binary_data_size": tensor.nbytes}}
+        for name, tensor in (("x", x), ("weight", weight))
     ]
     head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     tensors = x.tobytes() + weight.tobytes()

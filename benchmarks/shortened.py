@@ -30,7 +30,7 @@ from conv_advisor.models.tree.features import FEATURES, features
 from conv_advisor.models.tree.file import TreeModel, path_nodes, read
 
 LEAVES: Final = (30, 100, 300, 600, 1000)
-"""That rank, of one dtype and layout."""
+"""Leaves that rank, of one dtype and layout."""
 
 TOLD_APART: Final = ("dtype", "is_nhwc", "log2_groups")
 """What the nodes above the trees compare."""
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     never = held_out_layers()
     costs = from_table(attempts_of(TIMINGS / chosen.device), chosen.device)
-    print(report(read(chosen.trained / chosen.device), costs.where(lambda each: each.layer in never)))
+    print(report(read(chosen.trained / chosen.device), costs.where(lambda problem: problem.layer in never)))
     return 0
 
 
@@ -68,11 +68,11 @@ def shortened(model: TreeModel, problems: Sequence[ConvProblem]) -> Callable[[in
     splits_rankings = _splits_rankings(model, parent)
     order = _order(model, parent, splits_rankings)
     means = _means(model, parent, order)
-    paths = [[node for node in path_nodes(model, features(each)) if order[node] >= 0] for each in problems]
-    share = [GROUPED_SHARE if each.groups > 1 else 1.0 for each in problems]
+    paths = [[node for node in path_nodes(model, features(problem)) if order[node] >= 0] for problem in problems]
+    share = [GROUPED_SHARE if problem.groups > 1 else 1.0 for problem in problems]
 
     def ask(n_leaves: int) -> Lesson:
-        most = [2 * round(n_leaves * each) - 1 for each in share]
+        most = [2 * round(n_leaves * part) - 1 for part in share]
         ends = [[node for node in path if order[node] < n][-1] for path, n in zip(paths, most, strict=True)]
         none = np.empty((len(ends), 0), np.float32)
         slowdown, support = np.split(means[ends], 2, axis=1)
@@ -97,12 +97,12 @@ def _splits_rankings(model: TreeModel, parent: np.ndarray) -> np.ndarray:
     for node in range(len(parent) - 1, 0, -1):
         above = parent[node]
         least[above], most[above] = min(least[above], least[node]), max(most[above], most[node])
-    found: np.ndarray = least < most
-    return found
+    splits: np.ndarray = least < most
+    return splits
 
 
 def _order(model: TreeModel, parent: np.ndarray, splits_rankings: np.ndarray) -> np.ndarray:
-    """Which node of its tree each was as that grew; -1 above the trees, and where times alone are told apart."""
+    """Each node's place in the order its tree grew in; -1 above the trees, and where only times are told apart."""
     feature, order = model.arrays["feature"], np.full(len(parent), -1)
     above, n_nodes = {-1}, dict[int, int]()
     tree = np.arange(len(parent))

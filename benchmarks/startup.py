@@ -68,9 +68,9 @@ def _server(home: Path, device: str) -> dict[str, str]:
     began = time.monotonic()
     with serving(home, device) as (process, url):
         wait_for(f"{url}/readyz")
-        ready_s, asked = time.monotonic() - began, time.monotonic()
+        ready_s, page_began = time.monotonic() - began, time.monotonic()
         _get(f"{url}/")
-        page_s = time.monotonic() - asked
+        page_s = time.monotonic() - page_began
         time.sleep(_SETTLED_S)
         shares = {pid: pss_bytes(pid) for pid in tree_of(process.pid)}
         cpu_s = sum(map(_cpu_of, shares))
@@ -97,8 +97,8 @@ def serving(home: Path, device: str) -> Iterator[tuple[subprocess.Popen[bytes], 
 
 
 def _environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return kept | {"CONV_ADVISOR_HOME": str(home)}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | {"CONV_ADVISOR_HOME": str(home)}
 
 
 def wait_for(url: str) -> None:
@@ -122,7 +122,7 @@ def tree_of(pid: int) -> list[int]:
     """A process and all that descend from it."""
     children = Path(f"/proc/{pid}/task").glob("*/children")
     below = [int(child) for file in children for child in file.read_text().split()]
-    return [pid, *(each for child in below for each in tree_of(child))]
+    return [pid, *(descendant for child in below for descendant in tree_of(child))]
 
 
 def pss_bytes(pid: int) -> int:

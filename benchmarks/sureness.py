@@ -36,9 +36,9 @@ from conv_advisor.models.tree.file import TreeModel, read
 BANDS: Final = (1.0, 0.95, 0.9, 0.8, 0.0)
 """Confidences between which answers are counted together, from certainty down."""
 TOPS: Final = (1, 2, 3, 5)
-"""How many of the first are measured."""
+"""How many of a ranking's first variants are measured."""
 THRESHOLDS: Final = (0.8, 0.85, 0.9, 0.95)
-"""Confidences below which they are."""
+"""Confidences below which those are measured."""
 INTERRUPTED_S: Final = 60
 """A longer time between two attempts of a sweep is an interruption."""
 
@@ -55,8 +55,8 @@ class Answer:
     best_ms : float
         Of the fastest variant.
     slowdowns : tuple of float
-        Against the fastest variant: of the fastest of so many of the ranking's first as `TOPS` has, or of the next one
-        that runs.
+        Against the fastest variant, for each of `TOPS`: of the fastest of so many of the ranking's first, or of the
+        next one that runs.
     """
 
     problem: ConvProblem
@@ -74,24 +74,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         timings = chosen.timings / chosen.device
-        found = answers(timings, read(chosen.trained / chosen.device))
+        answered = answers(timings, read(chosen.trained / chosen.device))
     except NotEnoughData as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n\n".join(tables(found, attempt_ms(timings)).values()))
+    print("\n\n".join(tables(answered, attempt_ms(timings)).values()))
     return 0
 
 
-def tables(found: Sequence[Answer], measuring_ms: float) -> dict[str, str]:
-    """All three, by the names of their marks in docs/advice.md; measuring one variant takes so long."""
-    unsure = f"{unsure_table(found, measuring_ms)}\n\nMeasuring one variant took {measuring_ms:.0f} ms on average."
-    return {"how sure": sure_table(found), "top": top_table(found), "unsure": unsure}
+def tables(answered: Sequence[Answer], measuring_ms: float) -> dict[str, str]:
+    """All three tables, by the names of their marks in docs/advice.md; measuring one variant takes so long."""
+    unsure = f"{unsure_table(answered, measuring_ms)}\n\nMeasuring one variant took {measuring_ms:.0f} ms on average."
+    return {"how sure": sure_table(answered), "top": top_table(answered), "unsure": unsure}
 
 
 def attempt_ms(timings: Path) -> float:
-    """What the sweeps of a table took for each variant that was timed: compiling, checking and refusals included.
+    """Mean ms that the sweeps of a table took for a variant that was timed, with compiling, checking and refusals.
 
-    Between two attempts of a run lies more than measuring where it was interrupted: those minutes do not count.
+    A time between two attempts in which a run was interrupted does not count.
     """
     table = ShippedTable(timings.with_name(timings.name + SUFFIX))
     blocks = list(table.blocks())
@@ -107,11 +107,11 @@ def answers(timings: Path, model: TreeModel) -> list[Answer]:
     Raises
     ------
     NotEnoughData
-        They have nothing of those.
+        The files have nothing of those layers.
     """
     never = held_out_layers()
     attempts = attempts_of(timings)
-    costs = from_table(attempts, model.device.id).where(lambda each: each.layer in never) if len(attempts) else None
+    costs = from_table(attempts, model.device.id).where(lambda p: p.layer in never) if len(attempts) else None
     if not costs or not costs.problems:
         raise NotEnoughData(f"nothing was measured of the networks {HELD_OUT}")
     return answers_on(costs, Advisor(model))
@@ -120,11 +120,11 @@ def answers(timings: Path, model: TreeModel) -> list[Answer]:
 def answers_on(costs: Costs, advisor: Advisor) -> list[Answer]:
     """Ask one advisor about some problems; variants that were never tried there are passed over.
 
-    A problem is left out where the first that runs was given up on after its first launch, which is no time.
+    A problem is left out where the first variant that runs was given up on after its first launch, which is no time.
     """
     place = {name: column for column, name in enumerate(costs.variants)}
     best_ms = costs.best_ms
-    found = []
+    answered = []
     for row, problem in enumerate(costs.problems):
         advice = advisor.advise(problem)
         columns = [place[choice.variant] for choice in advice.ranking if choice.variant in place]
@@ -134,7 +134,7 @@ def answers_on(costs: Costs, advisor: Advisor) -> list[Answer]:
             continue
         times = np.where(costs.is_pruned[row, columns], np.nan, costs.time_ms[row, columns])
         fastest_ms = [np.nanmin(times[: max(top, first + 1)]) for top in TOPS]
-        found.append(
+        answered.append(
             Answer(
                 problem,
                 advice.trust.confidence,
@@ -142,46 +142,46 @@ def answers_on(costs: Costs, advisor: Advisor) -> list[Answer]:
                 tuple(float(ms / best_ms[row]) for ms in fastest_ms),
             )
         )
-    return found
+    return answered
 
 
-def sure_table(found: Sequence[Answer]) -> str:
+def sure_table(answered: Sequence[Answer]) -> str:
     """A row a band of confidence, those that abstain, and all; in Markdown. Every dtype and layout counts the same."""
-    counted = list(zip(found, even_weights([answer.problem for answer in found]).tolist(), strict=True))
+    counted = list(zip(answered, even_weights([answer.problem for answer in answered]).tolist(), strict=True))
     sure = [(answer.confidence, (answer, weight)) for answer, weight in counted if answer.confidence is not None]
     rows = [
-        (_band(low, high), [each for said, each in sure if low <= said and (said < high or high == BANDS[0])])
+        (_band(low, high), [pair for level, pair in sure if low <= level and (level < high or high == BANDS[0])])
         for high, low in pairwise(BANDS)
     ]
-    rows += [("abstains", [each for each in counted if each[0].confidence is None]), ("all", counted)]
+    rows += [("abstains", [pair for pair in counted if pair[0].confidence is None]), ("all", counted)]
     right = f"within {percent(WITHIN)} of the fastest"
     head = ("confidence", "answers", "mean confidence", right, "slowdown: mean · 95th percentile · worst")
-    return table(head, [(name, *_row(part, len(found))) for name, part in rows if part])
+    return table(head, [(name, *_row(part, len(answered))) for name, part in rows if part])
 
 
-def top_table(found: Sequence[Answer]) -> str:
+def top_table(answered: Sequence[Answer]) -> str:
     """A row a dtype and layout, and all; a column how many of the first are measured."""
     parts = [
-        (f"{dtype} {layout.upper()}", [a for a in found if (a.problem.dtype, a.problem.layout) == (dtype, layout)])
+        (f"{dtype} {layout.upper()}", [a for a in answered if (a.problem.dtype, a.problem.layout) == (dtype, layout)])
         for dtype, layout in ALL_COLUMNS
     ]
     head = ("", "problems", *("first choice" if top == 1 else f"best of first {top}" for top in TOPS))
-    named = [(name, part) for name, part in [*parts, ("all", list(found))] if part]
+    named = [(name, part) for name, part in [*parts, ("all", list(answered))] if part]
     return table(head, [(name, f"{len(part):,}", *_of_each_top(part)) for name, part in named])
 
 
-def unsure_table(found: Sequence[Answer], measuring_ms: float) -> str:
-    """A row a threshold, and one for all: the share that is measured; by how many, what is left and the break-even."""
-    weights = even_weights([answer.problem for answer in found])
+def unsure_table(answered: Sequence[Answer], measuring_ms: float) -> str:
+    """A row a threshold, and one for all: the share measured, and what is left and the break-even of each of `TOPS`."""
+    weights = even_weights([answer.problem for answer in answered])
     slowdowns, best_ms = (
-        np.array([answer.slowdowns for answer in found]),
-        np.array([answer.best_ms for answer in found]),
+        np.array([answer.slowdowns for answer in answered]),
+        np.array([answer.best_ms for answer in answered]),
     )
-    sure = np.array([-1.0 if answer.confidence is None else answer.confidence for answer in found])
+    sure = np.array([-1.0 if answer.confidence is None else answer.confidence for answer in answered])
     rows = []
     for name, is_asked in [
-        *((f"below {percent(each)}", sure < each) for each in THRESHOLDS),
-        ("all", np.ones(len(found), bool)),
+        *((f"below {percent(threshold)}", sure < threshold) for threshold in THRESHOLDS),
+        ("all", np.ones(len(answered), bool)),
     ]:
         cells = []
         for place, top in list(enumerate(TOPS))[1:]:
@@ -208,9 +208,9 @@ def _band(low: float, high: float) -> str:
 def _row(part: Sequence[tuple[Answer, float]], n_all: int) -> Iterable[str]:
     slowdowns, weights = [answer.slowdowns[0] for answer, _ in part], np.array([weight for _, weight in part])
     sure = np.where([answer.confidence is None for answer, _ in part], 0.0, weights)
-    said = [answer.confidence or 0.0 for answer, _ in part]
+    confidences = [answer.confidence or 0.0 for answer, _ in part]
     yield f"{len(part):,} ({percent(len(part) / n_all)})"
-    yield percent(float(np.average(said, weights=sure))) if sure.any() else "-"
+    yield percent(float(np.average(confidences, weights=sure))) if sure.any() else "-"
     yield percent(float(np.average(np.array(slowdowns) <= 1 + WITHIN, weights=weights)))
     yield _three(slowdowns, weights)
 

@@ -36,19 +36,19 @@ def main() -> None:
     parser.add_argument("--counts", default="0,50,200,1000", help="problems to adapt to, or all there are")
     parser.add_argument("--draws", type=int, default=5, help="random draws of layers held back, over which scores go")
     parser.add_argument("--first", type=int, default=FIRST, help="variants of each ranking that are measured")
-    asked = parser.parse_args()
+    chosen = parser.parse_args()
     records = Records()
-    device = records.device(asked.device)
-    costs, lender = from_table(records.table(device.id), device.id), read(SHIPPED / asked.lender)
-    beside = from_table(records.table(asked.lender), asked.lender)
+    device = records.device(chosen.device)
+    costs, lender = from_table(records.table(device.id), device.id), read(SHIPPED / chosen.lender)
+    beside = from_table(records.table(chosen.lender), chosen.lender)
     sys.stdout.write(f"{len(costs.problems)} problems of {device.name}; the tree of {lender.device.name}\n")
     sys.stdout.write(_LINE.format("measured", "problems", "mean", "p95", "worst", "times off", "p90") + "\n")
-    for count in map(int, asked.counts.split(",")):
+    for count in map(int, chosen.counts.split(",")):
         results, errors = [], []
-        for seed in range(asked.draws):
+        for seed in range(chosen.draws):
             known, unseen = held_back(costs, seed)
-            advisor = adapted_to(lender, device, drawn(known, count, seed), beside, asked.first)
-            results += [each for each in judge(unseen, advisor.predict_order) if each.is_timed]
+            advisor = adapted_to(lender, device, drawn(known, count, seed), beside, chosen.first)
+            results += [result for result in judge(unseen, advisor.predict_order) if result.is_timed]
             errors += [error for _, error in time_errors(unseen, advisor)]
         score, error = Score.of(results), TimeError.of(errors)
         scores = (f"{score.geometric_mean:.4f}", f"{score.p95:.3f}", f"{score.worst:.2f}")
@@ -64,7 +64,7 @@ def held_back(costs: Costs, seed: int) -> tuple[Costs, Costs]:
 
 
 def drawn(costs: Costs, count: int, seed: int) -> Costs:
-    """So many of the problems."""
+    """So many of the problems, at random."""
     count = min(count, len(costs.problems))
     return costs.take(sorted(random.Random(seed).sample(range(len(costs.problems)), count)))  # noqa: S311 - no secret
 

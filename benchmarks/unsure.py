@@ -75,7 +75,7 @@ def unsure(
     made_up, count, seed, trees : int
     """
     rng, chance, known = np.random.default_rng(seed), random.Random(seed), set(costs.problems)  # noqa: S311 - no secret
-    found: list[ConvProblem] = []
+    drawn: list[ConvProblem] = []
     kinds = sorted({(problem.dtype, problem.layout) for problem in costs.problems})
     pools = []
     for dtype, layout in kinds:
@@ -92,26 +92,26 @@ def unsure(
     for pool in pools:
         ranked = sorted(pool, key=dict(zip(pool, regret, strict=False)).__getitem__, reverse=True)
         most = ranked[: max(count, round(UNSURE_SHARE * len(ranked)))]
-        found += chance.sample(most, min(count, len(most)))
-    chance.shuffle(found)
-    return found
+        drawn += chance.sample(most, min(count, len(most)))
+    chance.shuffle(drawn)
+    return drawn
 
 
-def expected_regret(costs: Costs, asked: Sequence[ConvProblem], seed: int, trees: int = TREES) -> np.ndarray:
-    """What trees expect the choice of their mean to cost against their own, as a saturated slowdown, each problem."""
+def expected_regret(costs: Costs, problems: Sequence[ConvProblem], seed: int, trees: int = TREES) -> np.ndarray:
+    """What trees expect the choice of their mean to cost over their own, as a saturated slowdown, by problem."""
     from sklearn.tree import ExtraTreeRegressor
 
     slowdown = np.nan_to_num(costs.log_slowdown(CAP), nan=CAP)
     near = (slowdown <= np.log(1.25)).mean(axis=0) >= MIN_NEAR
-    x, y, wanted = feature_matrix(costs.problems), saturate(slowdown[:, near]), feature_matrix(asked)
+    x, y, x_new = feature_matrix(costs.problems), saturate(slowdown[:, near]), feature_matrix(problems)
     believed = []
     for tree in range(trees):
         rows = np.random.default_rng(seed + tree).integers(0, len(x), len(x))
         fitted = ExtraTreeRegressor(max_features=0.5, random_state=seed + tree).fit(x[rows], y[rows])
-        believed.append(fitted.predict(wanted).reshape(len(wanted), -1).astype(np.float32))
+        believed.append(fitted.predict(x_new).reshape(len(x_new), -1).astype(np.float32))
     choice = np.mean(believed, axis=0).argmin(axis=1)
-    each = np.arange(len(wanted))
-    regret: np.ndarray = np.mean([cost[each, choice] - cost.min(axis=1) for cost in believed], axis=0)
+    every_row = np.arange(len(x_new))
+    regret: np.ndarray = np.mean([cost[every_row, choice] - cost.min(axis=1) for cost in believed], axis=0)
     return regret
 
 

@@ -38,7 +38,7 @@ class Load:
         Answers other than 2xx and 3xx, and errors of the socket.
     requests : int
     cpu_s : float
-        That the server took for them.
+        Processor time that the server took for them.
     """
 
     per_s: float
@@ -102,16 +102,16 @@ def run_wrk(
     lines, script = folder / f"{number}.txt", folder / f"{number}.lua"
     lines.write_text("\n".join(bodies or paths) + "\n")
     if bodies:
-        asked = f'wrk.format("POST", "{paths[0]}", {{["content-type"] = "application/json"}}, line)'
+        request = f'wrk.format("POST", "{paths[0]}", {{["content-type"] = "application/json"}}, line)'
     else:
-        asked = 'wrk.format("GET", line)'
+        request = 'wrk.format("GET", line)'
     connections, delay = LIST_CONNECTIONS if bodies else CONNECTIONS, ""
     if half_of is not None:
         connections = HALF_LOAD_CONNECTIONS
         mean_ms = connections / (half_of / 2) * 1e3
         delay = f"function delay() return math.floor(math.random() * {2 * mean_ms:.6f} + 0.5) end\n"
-    told = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items())
-    script.write_text(_SCRIPT.format(headers=told, lines=lines, asked=asked) + delay)
+    header_lines = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items())
+    script.write_text(_SCRIPT.format(headers=header_lines, lines=lines, asked=request) + delay)
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "--latency", "-s", str(script)]
     command += [f"http://127.0.0.1:{server.port}"]
     cores = os.sched_getaffinity(0)
@@ -154,18 +154,18 @@ def read_wrk(printed: str) -> Load:
     scale = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4}[p99[2]]
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", printed)
     broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", printed)
-    failed = sum(int(each) for found in (refused, broken) if found for each in found.groups())
+    failed = sum(int(digits) for match in (refused, broken) if match for digits in match.groups())
     return Load(float(per_s[1]), float(p99[1]) * scale, failed, int(requests[1]))
 
 
 @contextmanager
-def served(name: str, home: Path, **more: str) -> Iterator[Server]:
-    """A server process on a core of its own, ready; more of its environment may be given."""
+def served(name: str, home: Path, **variables: str) -> Iterator[Server]:
+    """A server process on a core of its own, ready; `variables` join its environment."""
     ours = {"CONV_ADVISOR_HOME": str(home), "CONV_ADVISOR_DEVICE": "cpu", "CONV_ADVISOR_LOG_LEVEL": "warning"}
     with kept_port() as port:
         command = [sys.executable, "-m", "benchmarks.serving_apps", name, str(port)]
         pinned = _on({min(os.sched_getaffinity(0))}, command)
-        process = subprocess.Popen(pinned, env=os.environ | ours | more)  # noqa: S603 - our own words
+        process = subprocess.Popen(pinned, env=os.environ | ours | variables)  # noqa: S603 - our own words
         try:
             _wait_until_ready(port, process)
             yield Server(port, process.pid)
@@ -177,10 +177,10 @@ def served(name: str, home: Path, **more: str) -> Iterator[Server]:
 @contextmanager
 def kept_port() -> Iterator[int]:
     """A free port that no other process is given within the block; servers share it by ``SO_REUSEADDR``."""
-    with socket.socket() as kept:
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.bind(("127.0.0.1", 0))
-        yield int(kept.getsockname()[1])
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", 0))
+        yield int(sock.getsockname()[1])
 
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def models() -> Iterator[tuple[str, Build]]:
-    """Every model that is not left out: its name, and what makes it and says the shape of its image."""
+    """Every model that is not left out: its name, and a function that gives it and the shape of its image."""
     timm, torchvision = importlib.import_module("timm"), importlib.import_module("torchvision")
 
     def of_timm(name: str) -> tuple[Any, tuple[int, ...]]:
@@ -72,11 +72,11 @@ def models() -> Iterator[tuple[str, Build]]:
 def layers_of(build: Build) -> list[ConvProblem]:
     """The two-dimensional convolutions that a model runs on one image, without those that judge advice."""
     torch = importlib.import_module("torch")
-    found: list[ConvProblem] = []
+    layers: list[ConvProblem] = []
 
     def note(module: Any, inputs: tuple[Any, ...], _output: Any) -> None:
         if inputs[0].dim() == 4:
-            found.extend(problem_of(module, inputs[0].shape[2], inputs[0].shape[3]))
+            layers.extend(problem_of(module, inputs[0].shape[2], inputs[0].shape[3]))
 
     with torch.device("meta"), torch.no_grad():
         model, shape = build()
@@ -84,7 +84,7 @@ def layers_of(build: Build) -> list[ConvProblem]:
             if isinstance(module, torch.nn.Conv2d):
                 module.register_forward_hook(note)
         model.eval()(torch.zeros(1, *shape))
-    return found
+    return layers
 
 
 def problem_of(module: Any, h: int, w: int) -> list[ConvProblem]:

@@ -26,23 +26,23 @@ MOST_BEHIND: Final = 1.5
 
 
 def is_cudnn(choice: Choice) -> bool:
-    """Which side it is on."""
+    """Whether the choice is on cuDNN's side."""
     return choice.variant.startswith("cudnn.")
 
 
 def shortlist(chosen_ms: Mapping[Choice, float], most_cudnn: int, most_ours: int) -> list[Choice]:
     """The fastest of each side by chosen time that are no further behind than `MOST_BEHIND`; cuDNN's first."""
     timed = sorted(chosen_ms, key=chosen_ms.__getitem__)
-    kept = []
+    listed = []
     for of_cudnn, most in ((True, most_cudnn), (False, most_ours)):
-        side = [each for each in timed if is_cudnn(each) is of_cudnn][:most]
-        kept += [each for each in side if chosen_ms[each] <= MOST_BEHIND * chosen_ms[side[0]]]
-    return kept
+        side = [choice for choice in timed if is_cudnn(choice) is of_cudnn][:most]
+        listed += [choice for choice in side if chosen_ms[choice] <= MOST_BEHIND * chosen_ms[side[0]]]
+    return listed
 
 
 def interleaved(choices: Sequence[Choice]) -> list[Choice]:
     """An order in which the two sides take turns, the fastest first."""
-    sides = ([each for each in choices if is_cudnn(each)], [each for each in choices if not is_cudnn(each)])
+    sides = ([choice for choice in choices if is_cudnn(choice)], [choice for choice in choices if not is_cudnn(choice)])
     places = range(max(map(len, sides)))
     return [side[place] for place in places for side in sides if place < len(side)]
 
@@ -50,7 +50,7 @@ def interleaved(choices: Sequence[Choice]) -> list[Choice]:
 def from_timings(
     attempts: pa.Table, problems: Collection[ConvProblem], variants: Collection[str]
 ) -> dict[ConvProblem, dict[Choice, float]]:
-    """What was measured of these variants on these problems, warm.
+    """Warm times of these variants on these problems.
 
     Parameters
     ----------
@@ -64,20 +64,20 @@ def from_timings(
     dict of ConvProblem to dict of Choice to time in ms
         A variant measured several times has the median of its medians, and its newest plan.
     """
-    wanted = set(problems)
+    problem_set = set(problems)
     times: dict[tuple[ConvProblem, str], list[float]] = {}
     plans: dict[tuple[ConvProblem, str], str] = {}
     columns = [*FIELDS, "variant", "plan", "time_ms"]
-    for record in _relevant(attempts, wanted, variants).sort_by("measured_at").select(columns).to_pylist():
+    for record in _relevant(attempts, problem_set, variants).sort_by("measured_at").select(columns).to_pylist():
         problem = ConvProblem(*(record[name] for name in FIELDS))
-        if problem in wanted:
+        if problem in problem_set:
             times.setdefault((problem, record["variant"]), []).append(record["time_ms"])
             plans[problem, record["variant"]] = record["plan"]
-    found: dict[ConvProblem, dict[Choice, float]] = {}
+    chosen_ms: dict[ConvProblem, dict[Choice, float]] = {}
     for (problem, variant), measured_ms in times.items():
         choice = Choice(variant, kept_plan(variant, plans[problem, variant]))
-        found.setdefault(problem, {})[choice] = median(measured_ms)
-    return found
+        chosen_ms.setdefault(problem, {})[choice] = median(measured_ms)
+    return chosen_ms
 
 
 def _relevant(table: pa.Table, problems: set[ConvProblem], variants: Collection[str]) -> pa.Table:

@@ -21,7 +21,7 @@ from conv_advisor.kernels.runner import Runner
 from conv_advisor.kernels.stopping import StopRule
 
 QUICK: Final = StopRule(min_samples=3, max_samples=5, max_noise=0.02, budget_ms=10)
-"""How a variant is timed that may not be among the fastest."""
+"""How to time a variant that may not be among the fastest."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def measure_layer(runner: Runner, order: Order, excluded: frozenset[str] = froze
         return [Row(order.problem, l2, None, None, failures=failures, device=runner.device.id) for l2 in order.states]
     layer = Layer(runner, order.problem, operands, excluded)
     chosen_ms = {**order.chosen_ms, **_choose(layer, order)}
-    kept = [known for each in interleaved(shortlist(chosen_ms, *order.keep)) if (known := layer.prepare(each))]
-    rows = [_row(layer, order, l2, {each: chosen_ms[each] for each in kept}) for l2 in order.states]
+    kept = [ready for choice in interleaved(shortlist(chosen_ms, *order.keep)) if (ready := layer.prepare(choice))]
+    rows = [_row(layer, order, l2, {choice: chosen_ms[choice] for choice in kept}) for l2 in order.states]
     runner.release()
     return rows
 
@@ -124,31 +124,31 @@ def plans_of(layer: Layer) -> dict[str, list[str]]:
 
 
 def _row(layer: Layer, order: Order, l2: L2State, chosen_ms: dict[Choice, float]) -> Row:
-    turns = take_turns({each: partial(layer.sample, each, l2=l2) for each in chosen_ms}, order.rule)
-    rounds = {each: samples for each, samples in turns.items() if all(samples)}
+    turns = take_turns({choice: partial(layer.sample, choice, l2=l2) for choice in chosen_ms}, order.rule)
+    rounds = {choice: samples for choice, samples in turns.items() if all(samples)}
     choosing = order.choosing
     if l2 is not L2State.WARM:  # nothing was chosen under this state: the first round chooses, the others are reported
         choosing = f"the first of {ROUNDS} rounds, among the fastest of: {choosing}"
-        chosen_ms = {each: median(samples[0]) for each, samples in rounds.items()}
-        rounds = {each: samples[1:] for each, samples in rounds.items()}
-    timed = {each: tuple(ms for samples in rounds[each] for ms in samples) for each in rounds}
+        chosen_ms = {choice: median(samples[0]) for choice, samples in rounds.items()}
+        rounds = {choice: samples[1:] for choice, samples in rounds.items()}
+    timed = {choice: tuple(ms for samples in rounds[choice] for ms in samples) for choice in rounds}
     cudnn, ours = (
-        min((each for each in timed if is_cudnn(each) is of_cudnn), key=chosen_ms.__getitem__, default=None)
+        min((choice for choice in timed if is_cudnn(choice) is of_cudnn), key=chosen_ms.__getitem__, default=None)
         for of_cudnn in (True, False)
     )
     sides = [
-        None if each is None else Side(each.variant, layer.plan_of(each), chosen_ms[each], timed[each])
-        for each in (cudnn, ours)
+        None if choice is None else Side(choice.variant, layer.plan_of(choice), chosen_ms[choice], timed[choice])
+        for choice in (cudnn, ours)
     ]
     others_ms: dict[str, float] = {}
-    for each, samples in timed.items():
-        if each not in (cudnn, ours):
-            others_ms[each.variant] = min(others_ms.get(each.variant, inf), median(samples))
+    for choice, samples in timed.items():
+        if choice not in (cudnn, ours):
+            others_ms[choice.variant] = min(others_ms.get(choice.variant, inf), median(samples))
     return Row(order.problem, l2, sides[0], sides[1], choosing, faults(layer), others_ms, layer.runner.device.id)
 
 
 def faults(layer: Layer) -> dict[str, str]:
-    """What failed, but for what does not apply, what is far behind, and what cuDNN refuses, which it does by design."""
+    """What failed, without variants that do not apply or are far behind, and without what cuDNN refuses by design."""
     usual = (Outcome.NOT_APPLICABLE, Outcome.PRUNED)
     return {
         name: why

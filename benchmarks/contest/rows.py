@@ -21,7 +21,7 @@ from conv_advisor.data.problem import FIELDS, ConvProblem
 LEAST_GAIN: Final = 0.03
 """A win is faster by more than this share, beyond noise."""
 STANDARD_ERRORS: Final = 2.0
-"""As many as the difference of two medians must exceed not to be called noise, as in `models.costs`."""
+"""The difference of two medians must exceed this many standard errors, or it is noise; as in `models.costs`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Side:
     chosen_ms : float
         Its time on the run that it was chosen on.
     samples_ms : tuple of float
-        Those of the run that is reported; at least one.
+        Samples of the run that is reported; at least one.
     """
 
     variant: str
@@ -158,7 +158,7 @@ def read(path: Path) -> list[Row]:
 
 
 def merge(parts: Iterable[Sequence[Row]]) -> list[Row]:
-    """The rows of several runs; of the same layer and L2 state the last given counts."""
+    """The rows of several runs; the last row of a layer and L2 state counts."""
     return list({(row.problem, row.l2): row for part in parts for row in part}.values())
 
 
@@ -218,7 +218,7 @@ def _cell(value: Any) -> Any:
 def _value(name: str, text: str) -> Any:
     kind = SCHEMA.field(name).type
     if pa.types.is_list(kind):
-        return [float(each) for each in text.split()]
+        return [float(word) for word in text.split()]
     if pa.types.is_integer(kind):
         return int(text)
     if pa.types.is_floating(kind):

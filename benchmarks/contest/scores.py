@@ -28,7 +28,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class Target:
-    """What ours is to reach over the 602; None where nothing is asked.
+    """What our variants should reach over the 602 configurations; None where there is no target.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ class Score:
     Parameters
     ----------
     rows : int
-        With a time of cuDNN: those that are compared. Where ours has none, it is a loss, and cuDNN the better of both.
+        Rows with a time of cuDNN, which are compared. A row without a time of ours is a loss, with cuDNN the better.
     without_ours : int
-        Those among them with no time of ours.
+        Compared rows without a time of ours.
     wins, gain, one_image, one_image_best, one_image_wins
         As in `Target`; not a number where there are no such rows.
     """
@@ -99,7 +99,7 @@ def score(rows: Iterable[Row]) -> Score:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Not a number where there are none."""
+    """Geometric mean; not a number where there are no values."""
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else math.nan
 
 
@@ -109,7 +109,7 @@ def _share(flags: Iterable[bool]) -> float:
 
 
 def batch_class(n: int) -> str:
-    """The batches that the breakdown takes together."""
+    """The class of batches that the breakdown counts together."""
     return next((name for name, most in (("1", 1), ("8-16", 16), ("32-64", 64)) if n <= most), "128-256")
 
 
@@ -121,11 +121,11 @@ def breakdown(rows: Iterable[Row]) -> dict[tuple[int, str], list[Row]]:
     return groups
 
 
-def missing(rows: Iterable[Row], wanted: Iterable[ConvProblem]) -> dict[tuple[str, str], list[ConvProblem]]:
-    """The problems that no row is of, by dtype and layout."""
+def missing(rows: Iterable[Row], problems: Iterable[ConvProblem]) -> dict[tuple[str, str], list[ConvProblem]]:
+    """The problems without a row, by dtype and layout."""
     there = {row.problem for row in rows}
     gaps: dict[tuple[str, str], list[ConvProblem]] = {}
-    for problem in wanted:
+    for problem in problems:
         if problem not in there:
             gaps.setdefault((str(problem.dtype), str(problem.layout)), []).append(problem)
     return gaps

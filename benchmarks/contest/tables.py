@@ -41,26 +41,26 @@ def report(rows: Sequence[Row], l2: L2State, *, peaks: Peaks = H200, n_layers: i
 
 
 def target_table(rows: Sequence[Row]) -> str:
-    """What is reached beside what is asked; a line a dtype and layout."""
+    """What is reached beside its target; a line a dtype and layout."""
     head = ("", "layers", "wins", "geometric mean", "batch 1", "batch 1 best", "batch 1 wins")
     lines = []
     for column in COLUMNS:
         mine = [row for row in rows if row.column == column]
-        found, target = score(mine), TARGETS.get(column, Target())
-        if not found.rows:
+        result, target = score(mine), TARGETS.get(column, Target())
+        if not result.rows:
             continue
-        layers = f"{found.rows} of {N_CONFIGURATIONS}" if found.rows != N_CONFIGURATIONS else f"{found.rows}"
-        if found.without_ours:
-            layers += f", {found.without_ours} without ours"
+        layers = f"{result.rows} of {N_CONFIGURATIONS}" if result.rows != N_CONFIGURATIONS else f"{result.rows}"
+        if result.without_ours:
+            layers += f", {result.without_ours} without ours"
         lines.append(
             (
                 " ".join(column),
                 layers,
-                reached(found.wins, target.wins, percent),
-                reached(found.gain, target.gain, times),
-                reached(found.one_image, target.one_image, times),
-                reached(found.one_image_best, target.one_image_best, times),
-                reached(found.one_image_wins, target.one_image_wins, percent),
+                reached(result.wins, target.wins, percent),
+                reached(result.gain, target.gain, times),
+                reached(result.one_image, target.one_image, times),
+                reached(result.one_image_best, target.one_image_best, times),
+                reached(result.one_image_wins, target.one_image_wins, percent),
             )
         )
     return markdown(head, lines)
@@ -72,14 +72,14 @@ def breakdown_table(rows: Sequence[Row]) -> str:
     lines = []
     for column in COLUMNS:
         for (filter_size, batches), group in breakdown(row for row in rows if row.column == column).items():
-            found = score(group)
+            result = score(group)
             ratios = [row.speedup for row in group if row.speedup is not None]
-            if found.rows:
+            if result.rows:
                 worst = min(ratios, default=math.nan)
                 lines.append(
                     (
-                        *(" ".join(column), f"{filter_size}x{filter_size}", batches, str(found.rows)),
-                        *(percent(found.wins), times(found.gain), times(geometric_mean(ratios)), times(worst)),
+                        *(" ".join(column), f"{filter_size}x{filter_size}", batches, str(result.rows)),
+                        *(percent(result.wins), times(result.gain), times(geometric_mean(ratios)), times(worst)),
                     )
                 )
     return markdown(head, lines)
@@ -95,7 +95,7 @@ def variant_table(rows: Sequence[Row]) -> str:
     lines = [
         (" ".join(column), variant, str(chosen[column, variant]), str(wins[column, variant]))
         for column in COLUMNS
-        for variant in sorted({each for of, each in chosen if of == column}, key=lambda v: -chosen[column, v])
+        for variant in sorted({name for of, name in chosen if of == column}, key=lambda v: -chosen[column, v])
     ]
     text = markdown(("", "variant", "our fastest", "wins"), lines)
     if not failed:

@@ -30,7 +30,7 @@ from conv_advisor.data.problem_file import read_problems
 from conv_advisor.kernels.bench import open_runner
 
 SAVE_S = 30.0
-"""What was timed is written so often."""
+"""Seconds between two writes of what was timed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,22 +53,22 @@ def _measure(chosen: argparse.Namespace) -> None:
     measure.precompile(chosen.kernels, sorted({problem.dtype for problem in problems}))
     say(f"compiled; {len(problems)} problems")
     ends_at_s, saved_at_s = time.monotonic() + chosen.time_limit, time.monotonic()
-    found: list[rows.Row] = []
+    cut_rows: list[rows.Row] = []
     try:
         with interruptible():
             for part in measure.measure(runner, problems, chosen.kernels, chosen.most, ends_at_s):
-                found += part
+                cut_rows += part
                 if time.monotonic() - saved_at_s >= SAVE_S:
-                    rows.write(found, runner.device, chosen.output)
+                    rows.write(cut_rows, runner.device, chosen.output)
                     saved_at_s = time.monotonic()
-                    say(f"{len({row.problem for row in found})} of {len(problems)} problems, {len(found)} cuts")
+                    say(f"{len({row.problem for row in cut_rows})} of {len(problems)} problems, {len(cut_rows)} cuts")
     finally:
-        rows.write(found, runner.device, chosen.output)
-    _report(found, runner.device, has_refit=False)
+        rows.write(cut_rows, runner.device, chosen.output)
+    _report(cut_rows, runner.device, has_refit=False)
 
 
-def _report(found: Sequence[rows.Row], device: Device, *, has_refit: bool) -> None:
-    parts = regret.timed(found, device)
+def _report(cut_rows: Sequence[rows.Row], device: Device, *, has_refit: bool) -> None:
+    parts = regret.timed(cut_rows, device)
     now = {kind: [part.regret(device) for part in mine] for kind, mine in regret.by_kind(parts).items()}
     print(regret.report({"the rule": now}))
     if not has_refit:
@@ -77,9 +77,9 @@ def _report(found: Sequence[rows.Row], device: Device, *, has_refit: bool) -> No
         module = KERNELS[name].constants
         known, unseen = ([part for part in mine if _half(part) == half] for half in (0, 1))
         kinds = regret.by_kind(unseen)
-        before = {kind: [part.regret(device) for part in each] for kind, each in kinds.items()}
+        before = {kind: [part.regret(device) for part in of_kind] for kind, of_kind in kinds.items()}
         with applied(module, refit(known, device)):
-            after = {kind: [part.regret(device) for part in each] for kind, each in kinds.items()}
+            after = {kind: [part.regret(device) for part in of_kind] for kind, of_kind in kinds.items()}
         print(f"\n{name}, {dtypes}: problems that the constants were not fitted to\n")
         print(regret.report({"as it is": before, "refitted": after}))
         print("\nfitted to all:")
@@ -87,13 +87,13 @@ def _report(found: Sequence[rows.Row], device: Device, *, has_refit: bool) -> No
 
 
 def _alike(parts: Sequence[Timed]) -> dict[tuple[str, str], list[Timed]]:
-    """Those whose dtypes share constants together, by kernel."""
-    found: dict[tuple[str, str], list[Timed]] = {}
+    """The parts by kernel, those whose dtypes share constants together."""
+    by_kernel: dict[tuple[str, str], list[Timed]] = {}
     for part in parts:
         dtype = part.problem.dtype
         name = str(dtype) if dtype in (DType.FLOAT32, DType.TF32) else "float16 and bfloat16"
-        found.setdefault((part.kernel, name), []).append(part)
-    return found
+        by_kernel.setdefault((part.kernel, name), []).append(part)
+    return by_kernel
 
 
 def _half(part: Timed) -> int:

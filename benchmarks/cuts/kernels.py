@@ -21,7 +21,7 @@ _FAMILIES: Final[dict[str, Family]] = {family.name: family for family in FAMILIE
 def applies(name: str, problem: ConvProblem, device: Device) -> bool:
     """Whether a variant that launches the kernel's cuts computes the problem."""
     own = tuple(variant.id for variant in _FAMILIES[name].variants)
-    return any(VARIANTS[each].why_not(problem, device) is None for each in own + KERNELS[name].serves)
+    return any(VARIANTS[variant_id].why_not(problem, device) is None for variant_id in own + KERNELS[name].serves)
 
 
 def sources_of(name: str) -> tuple[str, ...]:
@@ -30,9 +30,9 @@ def sources_of(name: str) -> tuple[str, ...]:
 
 
 def name_of(cut: Any) -> str:
-    """What a cut is told from others by: all its fields but the fitted times, which a refit changes."""
+    """The name of a cut: all its fields but the fitted times, which a refit changes."""
     if is_dataclass(cut):
-        values = " ".join(text for each in fields(cut) if (text := name_of(getattr(cut, each.name))))
+        values = " ".join(text for field in fields(cut) if (text := name_of(getattr(cut, field.name))))
         kind = type(cut).__name__
         return f"({values})" if kind in ("Cut", "Tile") else f"{kind}({values})"
     if isinstance(cut, float):

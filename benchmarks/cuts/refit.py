@@ -18,11 +18,11 @@ SHARPNESS: Final = 3.0
 """How fast a cut counts less the further it is behind the best of its problem."""
 ROUNDS: Final = 12
 _LEAST: Final = 1e-3
-"""Below it a constant counts as nothing: what is 0 may become more, and nothing negative."""
+"""A constant below this counts as 0: a constant of 0 may grow, and none becomes negative."""
 
 
 def numbers_of(constants: Any, seen: set[int] | None = None) -> list[float]:
-    """The floats of nested dataclasses, mappings and tuples, in order; of what is there twice, once."""
+    """The floats of nested dataclasses, mappings and tuples, in order; an object that is there twice counts once."""
     seen = set() if seen is None else seen
     if isinstance(constants, float):
         return [constants]
@@ -32,32 +32,32 @@ def numbers_of(constants: Any, seen: set[int] | None = None) -> list[float]:
     return [number for part in _parts(constants) for number in numbers_of(part, seen)]
 
 
-def with_numbers(constants: Any, numbers: Iterator[float], made: dict[int, Any] | None = None) -> Any:
-    """The same with other floats."""
-    made = {} if made is None else made
+def with_numbers(constants: Any, numbers: Iterator[float], by_id: dict[int, Any] | None = None) -> Any:
+    """The constants with other floats in place of theirs."""
+    by_id = {} if by_id is None else by_id
     if isinstance(constants, float):
         return next(numbers)
-    if id(constants) not in made:
-        parts = [with_numbers(part, numbers, made) for part in _parts(constants)]
+    if id(constants) not in by_id:
+        parts = [with_numbers(part, numbers, by_id) for part in _parts(constants)]
         if _is_value(constants):
-            found = replace(constants, **dict(zip((each.name for each in fields(constants)), parts, strict=True)))
+            changed = replace(constants, **dict(zip((field.name for field in fields(constants)), parts, strict=True)))
         elif isinstance(constants, Mapping):
-            found = dict(zip(constants, parts, strict=True))
+            changed = dict(zip(constants, parts, strict=True))
         else:
-            found = tuple(parts) if isinstance(constants, tuple) else constants
-        made[id(constants)] = found
-    return made[id(constants)]
+            changed = tuple(parts) if isinstance(constants, tuple) else constants
+        by_id[id(constants)] = changed
+    return by_id[id(constants)]
 
 
 def holders(module: ModuleType, part: Timed, device: Device) -> list[str]:
     """The names in a kernel's module of the constants on which the times that it expects depend."""
-    before, found = part.expected_us(device), []
+    before, names = part.expected_us(device), []
     for name, value in list(vars(module).items()):
         if name.isupper() and not isinstance(value, float) and (numbers := numbers_of(value)):
             with applied(module, {name: with_numbers(value, iter([2 * number + 1 for number in numbers]))}):
                 if not np.allclose(part.expected_us(device), before):
-                    found.append(name)
-    return found
+                    names.append(name)
+    return names
 
 
 def refit(parts: Sequence[Timed], device: Device) -> dict[str, Any]:
@@ -86,11 +86,11 @@ def refit(parts: Sequence[Timed], device: Device) -> dict[str, Any]:
         return errors
 
     is_used = _moves(off, start)
-    found = start.copy()
+    current = start.copy()
 
     def off_of_used(numbers: np.ndarray) -> np.ndarray:
-        found[is_used] = numbers
-        return off(found)
+        current[is_used] = numbers
+        return off(current)
 
     fitted = least_squares(
         off_of_used,
@@ -101,12 +101,12 @@ def refit(parts: Sequence[Timed], device: Device) -> dict[str, Any]:
         f_scale=0.1,
         max_nfev=ROUNDS,
     )
-    found[is_used] = [float(f"{number:.3g}") for number in fitted.x]
-    return dict(zip(names, with_numbers(constants, iter(found.tolist())), strict=True))
+    current[is_used] = [float(f"{number:.3g}") for number in fitted.x]
+    return dict(zip(names, with_numbers(constants, iter(current.tolist())), strict=True))
 
 
 def _moves(off: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> np.ndarray:
-    """Which numbers change anything."""
+    """Whether a change of each number changes any error."""
     at_start = off(start)
     moved = []
     for place in range(len(start)):
@@ -122,7 +122,7 @@ def _is_value(constants: Any) -> bool:
 
 def _parts(constants: Any) -> list[Any]:
     if _is_value(constants):
-        values = [(each.type, getattr(constants, each.name)) for each in fields(constants)]
+        values = [(field.type, getattr(constants, field.name)) for field in fields(constants)]
         return [float(value) if kind == "float" else value for kind, value in values]
     if isinstance(constants, Mapping):
         return list(constants.values())

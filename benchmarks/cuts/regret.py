@@ -32,7 +32,7 @@ class Timed:
         return self.kernel, str(self.problem.dtype), str(self.problem.layout)
 
     def expected_us(self, device: Device) -> np.ndarray:
-        """What the model as it is expects of each: a refit changes its constants, and not which cuts there are."""
+        """The time that the model expects of each cut now; a refit changes its constants, not which cuts there are."""
         expected = KERNELS[self.kernel].expected(self.problem, device)
         return np.take(np.array(list(expected.values())), self.places)
 
@@ -42,12 +42,12 @@ class Timed:
 
 
 def timed(rows: Iterable[Row], device: Device) -> list[Timed]:
-    """The rows of each kernel and problem together, with the cuts that they name; those of no cut are left out."""
-    found: dict[tuple[str, ConvProblem], dict[str, float]] = {}
+    """The timed cuts of each kernel and problem; rows that name no cut of the kernel are left out."""
+    by_problem: dict[tuple[str, ConvProblem], dict[str, float]] = {}
     for row in rows:
-        found.setdefault((row.kernel, row.problem), {})[row.cut] = row.time_ms
+        by_problem.setdefault((row.kernel, row.problem), {})[row.cut] = row.time_ms
     parts = []
-    for (name, problem), times_ms in found.items():
+    for (name, problem), times_ms in by_problem.items():
         names = [name_of(cut) for cut in KERNELS[name].expected(problem, device)]
         places = [place for place, cut in enumerate(names) if cut in times_ms]
         if places:
@@ -57,11 +57,11 @@ def timed(rows: Iterable[Row], device: Device) -> list[Timed]:
 
 
 def by_kind(parts: Iterable[Timed]) -> dict[Kind, list[Timed]]:
-    """In the order of their names."""
-    found: dict[Kind, list[Timed]] = {}
+    """The parts of each kind, in the order of the kinds' names."""
+    groups: dict[Kind, list[Timed]] = {}
     for part in parts:
-        found.setdefault(part.kind, []).append(part)
-    return dict(sorted(found.items()))
+        groups.setdefault(part.kind, []).append(part)
+    return dict(sorted(groups.items()))
 
 
 def report(columns: Mapping[str, Mapping[Kind, Sequence[float]]]) -> str:
@@ -77,4 +77,4 @@ def report(columns: Mapping[str, Mapping[Kind, Sequence[float]]]) -> str:
 
 def _cell(regrets: np.ndarray) -> str:
     values = (np.exp(np.log(regrets).mean()), np.quantile(regrets, 0.95), regrets.max())
-    return f"{' · '.join(number(float(each), 3) for each in values)}, {percent(float((regrets <= 1.03).mean()))}"
+    return f"{' · '.join(number(float(value), 3) for value in values)}, {percent(float((regrets <= 1.03).mean()))}"

@@ -37,7 +37,7 @@ class Row:
     cut : str
         As `benchmarks.cuts.kernels.name_of` names it.
     time_ms : float
-        Median of its samples; of one too far behind to be timed, of its launch.
+        Median of its samples; of a cut too far behind to be timed, the time of its first launch.
     """
 
     problem: ConvProblem

@@ -21,7 +21,7 @@ from conv_advisor.models.training.ending_fit import Pair, errors, fit, pair_of
 from conv_advisor.models.tree.file import TreeModel
 
 NEAR: Final = 3.0
-"""Variants more times behind the fastest of a layer teach nothing: nobody runs them."""
+"""A variant more than this many times slower than the fastest of its layer teaches nothing: nobody runs it."""
 
 Known = Mapping[str, Mapping[str, Summary]]
 """What was measured of convolutions alone, by the problem's key, then by variant."""
@@ -49,7 +49,7 @@ class Score:
 
 
 def tried_ms(row: Row) -> dict[str, float]:
-    """The time of each variant with the epilogue; of rows from before all were kept, of those that were chosen."""
+    """The time of each variant with the epilogue; rows written before all were kept have those that were chosen."""
     chosen = {row.timed[side].variant: ms for side in CHOSEN if (ms := row.time_ms(side)) is not None}
     return dict(row.tried_ms) or chosen
 
@@ -63,20 +63,20 @@ def pairs_of(row: Row, alone: Mapping[str, Summary]) -> Iterator[Pair]:
     alone : mapping of variant to Summary
         What was measured of its convolution alone, in other runs.
     """
-    problem, found = row.problem, tried_ms(row)
+    problem, times_ms = row.problem, tried_ms(row)
     in_turns = row.timed[OURS].variant if OURS in row.timed and PLAIN in row.timed else ""
-    for name, time_ms in found.items():
+    for name, time_ms in times_ms.items():
         times = (row.time_ms(PLAIN), row.time_ms(OURS)) if name == in_turns else (_measured(alone.get(name)), time_ms)
         alone_ms, ended_ms = times
         if VARIANTS[name].ending is Ending.LIBRARY:
             yield Pair(kind_of(Ending.LIBRARY, problem), work_of(Ending.LIBRARY, problem), None, time_ms)
-        elif alone_ms is not None and ended_ms is not None and ended_ms <= NEAR * min(found.values()):
+        elif alone_ms is not None and ended_ms is not None and ended_ms <= NEAR * min(times_ms.values()):
             yield from _pair(name, problem, alone_ms, ended_ms)
     for name in row.refused:
         alone_ms = _measured(alone.get(name))
         if alone_ms is not None:
             yield from _pair(name, problem, alone_ms, None)
-    cudnn = [ms for name, each in alone.items() if name.startswith("cudnn.") and (ms := _measured(each)) is not None]
+    cudnn = [ms for name, known in alone.items() if name.startswith("cudnn.") and (ms := _measured(known)) is not None]
     if cudnn and CUDNN in row.timed:
         kind, work = kind_of(Ending.LIBRARY, problem), work_of(Ending.LIBRARY, problem)
         yield Pair(kind, work, min(cudnn), row.time_ms(CUDNN))
@@ -86,7 +86,7 @@ def pairs_of(row: Row, alone: Mapping[str, Summary]) -> Iterator[Pair]:
 
 
 def _captured_ms(row: Row, side: str) -> float | None:
-    """The time of replayed graphs: in any other there may be the host's."""
+    """The time of a side whose calls ran as replayed graphs, else None: other times may include the host's."""
     return row.time_ms(side) if side in row.timed and row.timed[side].is_captured else None
 
 
@@ -110,7 +110,7 @@ def fitted(rows: Iterable[Row], known: Known, device_id: str) -> Endings:
 
 def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Two halves of the rows, all of one layer, whatever its batch, precision, layout and epilogue, in one of them."""
-    layers = {each: place for place, each in enumerate(sorted({_layer(row.problem) for row in rows}))}
+    layers = {layer: place for place, layer in enumerate(sorted({_layer(row.problem) for row in rows}))}
     parts: tuple[list[Row], list[Row]] = ([], [])
     for row in rows:
         parts[layers[_layer(row.problem)] % 2].append(row)
@@ -123,39 +123,39 @@ def _layer(problem: ConvProblem) -> str:
 
 def held_out(rows: Sequence[Row], known: Known, device_id: str) -> list[tuple[Row, Endings]]:
     """Each row with the costs that the other half teaches."""
-    one, other = halves(rows)
+    first, second = halves(rows)
     return [
         (row, costs)
-        for part, teachers in ((one, other), (other, one))
+        for part, teachers in ((first, second), (second, first))
         for costs in [fitted(teachers, known, device_id)]
         for row in part
     ]
 
 
-def prediction_errors(told: Iterable[tuple[Row, Endings]], known: Known) -> dict[str, list[float]]:
+def prediction_errors(taught: Iterable[tuple[Row, Endings]], known: Known) -> dict[str, list[float]]:
     """log(predicted / measured) of the time with the epilogue, by the way it ends, from measured times alone."""
-    found: dict[str, list[float]] = {}
-    for row, costs in told:
+    by_ending: dict[str, list[float]] = {}
+    for row, costs in taught:
         for kind, off in errors(pairs_of(row, known.get(row.problem.plain.key, {})), costs.costs).items():
-            found.setdefault(kind, []).extend(off)
-    return found
+            by_ending.setdefault(kind, []).extend(off)
+    return by_ending
 
 
 def scores(
-    told: Iterable[tuple[Row, Endings]], known: Known, model: TreeModel, device: Device
+    taught: Iterable[tuple[Row, Endings]], known: Known, model: TreeModel, device: Device
 ) -> dict[str, dict[str, Score]]:
     """How good each of `RULES` is on a device by its tree or one that it borrows, by epilogue."""
-    found: dict[str, dict[str, Score]] = {}
-    for row, costs in told:
+    by_epilogue: dict[str, dict[str, Score]] = {}
+    for row, costs in taught:
         advised = _advised(row.problem, known.get(row.problem.plain.key, {}), Advisor(model, device, endings=costs))
         times_ms = tried_ms(row)
         for rule, variant in advised.items():
-            score = found.setdefault(str(row.problem.epilogue), {}).setdefault(rule, Score())
+            score = by_epilogue.setdefault(str(row.problem.epilogue), {}).setdefault(rule, Score())
             if variant in times_ms:
                 score.slowdowns.append(times_ms[variant] / min(times_ms.values(), default=inf))
             else:
                 score.n_untimed += 1
-    return found
+    return by_epilogue
 
 
 def _advised(problem: ConvProblem, alone: Mapping[str, Summary], advisor: Advisor) -> dict[str, str]:
@@ -165,10 +165,10 @@ def _advised(problem: ConvProblem, alone: Mapping[str, Summary], advisor: Adviso
         TREE: lambda: advisor.advise(problem).variant,
         IGNORED: lambda: advisor.advise(problem.plain, measured=alone).variant,
     }
-    found = {}
+    variants = {}
     for rule, choose in rules.items():
         try:
-            found[rule] = choose()
+            variants[rule] = choose()
         except NoAdvice:
             continue
-    return found
+    return variants

@@ -1,4 +1,4 @@
-"""One layer with its epilogue in a worker: each side chosen on one pass, and everybody told from another."""
+"""One layer with its epilogue in a worker: one pass chooses for each side, and another is reported."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Order:
     ----------
     problem : ConvProblem
     rule : StopRule
-        Applies to the pass that is told, all rounds together.
+        Applies to the pass that is reported, all rounds together.
     modes : tuple of str
-        Those of PyTorch.
+        Modes of PyTorch.
     networks : str
         As in `Row`.
     """
@@ -58,7 +58,7 @@ def measure(peer_opener: str, device_id: str, order: Order, excluded: frozenset[
 
 
 def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[str] = frozenset()) -> Row:
-    """Everybody's time for one layer.
+    """Time one layer on every side.
 
     Parameters
     ----------
@@ -87,8 +87,8 @@ def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[
     timed = _told(layer, plain, peer, order, picked)
     for side, choice in picked.items():
         if side in timed:
-            told = replace(timed[side], variant=choice.variant, plan=layer.plan_of(choice))
-            timed[side] = replace(told, chosen_ms=chosen_ms[choice])
+            with_plan = replace(timed[side], variant=choice.variant, plan=layer.plan_of(choice))
+            timed[side] = replace(with_plan, chosen_ms=chosen_ms[choice])
     alone = {f"alone: {name}": why for name, why in faults(plain).items()}
     runner.release()
     peer.release()
@@ -141,7 +141,7 @@ def _by_variant(chosen_ms: Mapping[Choice, float]) -> dict[str, float]:
 
 
 def _refused(failures: Mapping[str, str], tried_ms: Mapping[str, float]) -> tuple[str, ...]:
-    """The variants of which no plan is supported."""
+    """The variants without a supported plan."""
     outcomes: dict[str, set[str]] = {}
     for name, why in failures.items():
         outcomes.setdefault(name.partition(" ")[0], set()).add(why.partition(":")[0])
@@ -151,7 +151,7 @@ def _refused(failures: Mapping[str, str], tried_ms: Mapping[str, float]) -> tupl
 
 
 def _told(layer: Layer, plain: Layer, peer: Peer, order: Order, picked: Mapping[str, Choice]) -> dict[str, Timed]:
-    """The pass that is reported: all take turns; who runs for two sides is timed once."""
+    """The pass that is reported: all take turns; a choice that runs for two sides is timed once."""
     calls, captured = Calls(peer, layer), dict.fromkeys(order.modes, True)
     timed: dict[Choice | str, Callable[[StopRule], tuple[float, ...]]] = {
         choice: partial(layer.sample, choice) for choice in picked.values()
@@ -164,9 +164,9 @@ def _told(layer: Layer, plain: Layer, peer: Peer, order: Order, picked: Mapping[
     alone_captured: dict[str, bool] = {}
     if EAGER in order.modes and (called := Calls(peer, plain).first(EAGER)):
         timed[EAGER_PLAIN] = partial(Calls(peer, plain).sample, called, alone_captured)
-    turns = {each: tuple(chain(*rounds)) for each, rounds in take_turns(timed, order.rule).items() if all(rounds)}
-    sides: dict[str, Choice | str] = {**picked, **{each: each for each in (PLAIN, EAGER_PLAIN, *order.modes)}}
+    turns = {key: tuple(chain(*rounds)) for key, rounds in take_turns(timed, order.rule).items() if all(rounds)}
+    sides: dict[str, Choice | str] = {**picked, **{name: name for name in (PLAIN, EAGER_PLAIN, *order.modes)}}
     captured[EAGER_PLAIN] = alone_captured.get(EAGER, True)
     return {
-        side: Timed(turns[each], is_captured=captured.get(side, True)) for side, each in sides.items() if each in turns
+        side: Timed(turns[key], is_captured=captured.get(side, True)) for side, key in sides.items() if key in turns
     }

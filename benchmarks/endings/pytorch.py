@@ -13,7 +13,7 @@ from conv_advisor.kernels.runner import Runner
 MODES: Final = (EAGER, COMPILED, AUTOTUNED)
 
 _OPTIONS: Final[dict[str, dict[str, str]]] = {COMPILED: {}, AUTOTUNED: {"mode": "max-autotune-no-cudagraphs"}}
-"""What ``torch.compile`` is given; a graph is captured of every call as it is, and one within it would be refused."""
+"""Options of ``torch.compile``. Every call is captured in a graph as it is; another graph within would be refused."""
 
 
 class CompilingPyTorch(PyTorch):
@@ -30,7 +30,7 @@ class CompilingPyTorch(PyTorch):
         return compiled
 
     def release(self) -> None:
-        """Forget what was compiled: the next layer is the same function of other shapes, of which few are kept."""
+        """Forget what was compiled: the next layer is the same function of other shapes, and PyTorch keeps few."""
         self._torch.compiler.reset()
         super().release()
 

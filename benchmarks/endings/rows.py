@@ -1,4 +1,4 @@
-"""How long everybody takes for one layer with its epilogue, kept as a line of JSON a layer."""
+"""Times of every side for one layer with its epilogue, kept as a line of JSON a layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN: Final = "ours, plain"
 """The variant of `OURS` on the convolution alone."""
 EAGER: Final = TUNED
 EAGER_PLAIN: Final = f"{TUNED}, plain"
-"""The same of PyTorch: what is left of it is what its elementwise kernels take."""
+"""PyTorch's convolution alone: `EAGER` less this is what its elementwise kernels take."""
 COMPILED: Final = "pytorch.compile"
 AUTOTUNED: Final = "pytorch.max_autotune"
 
@@ -60,7 +60,7 @@ class Row:
     ----------
     problem : ConvProblem
     timed : dict of str to Timed
-        By side, one of `SIDES`; those that have nothing that runs are missing.
+        By side, one of `SIDES`; a side with nothing that runs is missing.
     failures : dict of str to str
         What failed and how, by variant, mode of PyTorch or side.
     tried_ms : dict of str to float
@@ -68,7 +68,7 @@ class Row:
     refused : tuple of str
         Variants that a library refused by every plan, though their rules allow the layer.
     networks : str
-        Names of those that have the layer, separated by blanks.
+        Names of the networks that have the layer, separated by blanks.
     device, software : str
         Id of the device, and versions of what ran.
     """
@@ -99,7 +99,7 @@ def append(row: Row, path: Path) -> None:
 
 
 def write(rows: Iterable[Row], path: Path) -> None:
-    """Put these lines in the place of what is there."""
+    """Replace the lines of a file by these rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text("".join(f"{json.dumps(_record(row))}\n" for row in rows), encoding="utf-8")
@@ -107,12 +107,12 @@ def write(rows: Iterable[Row], path: Path) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """The lines of a file, but for a last one that a killed run left unfinished."""
+    """The rows of a file, without a last line that a killed run left unfinished."""
     return [_row(json.loads(line)) for line in whole_lines(path)]
 
 
 def merge(parts: Iterable[Sequence[Row]]) -> list[Row]:
-    """The rows of several runs; of the same layer the last one counts."""
+    """The rows of several runs; the last row of a layer counts."""
     return list({row.problem: row for part in parts for row in part}.values())
 
 
@@ -126,6 +126,6 @@ def _record(row: Row) -> dict[str, Any]:
 def _row(record: dict[str, Any]) -> Row:
     problem = ConvProblem.parse(record.pop("layer"), dtype=record.pop("dtype"), layout=record.pop("layout"))
     timed = {
-        side: Timed(**each | {"samples_ms": tuple(each["samples_ms"])}) for side, each in record.pop("timed").items()
+        side: Timed(**entry | {"samples_ms": tuple(entry["samples_ms"])}) for side, entry in record.pop("timed").items()
     }
     return Row(problem, timed, refused=tuple(record.pop("refused", ())), **record)

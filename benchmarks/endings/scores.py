@@ -13,7 +13,7 @@ from benchmarks.endings.rows import AUTOTUNED, COMPILED, CUDNN, EAGER, OURS, PLA
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be reached in one dtype and layout: geometric means, at least.
+    """The least geometric means to reach in one dtype and layout.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ TARGETS: Final[Mapping[tuple[str, str], Target]] = {
     ("float32", "nchw"): Target(2.5, 2.2),
 }
 COST_TARGET: Final = 1.05
-"""Time of a fused variant without that of the residual's bytes over its plain time, at most, in the median."""
+"""Median, at most: time of a fused variant less that of the residual's bytes, over its plain time."""
 
 RIVALS: Final = (CUDNN, EAGER, COMPILED, AUTOTUNED)
 
@@ -58,7 +58,7 @@ class Cost:
     whole : float
         Fused over plain time.
     beside_residual : float
-        The same when the time of the residual's bytes is taken from the fused.
+        The same with the time of the residual's bytes taken off the fused time.
     """
 
     n_layers: int
@@ -67,7 +67,7 @@ class Cost:
 
 
 def ratios(rows: Iterable[Row], of: tuple[str, ...], over: str) -> list[float]:
-    """Time of the fastest of some sides over that of another, of the layers where both have one."""
+    """Time of the fastest of some sides over that of another, on the layers where both have a time."""
     pairs = ((row.time_ms(*of), row.time_ms(over)) for row in rows)
     return [mine / other for mine, other in pairs if mine is not None and other is not None]
 
@@ -95,12 +95,12 @@ def cost(rows: Iterable[Row], bytes_per_s: float) -> Cost | None:
 
 
 def lead(row: Row) -> float | None:
-    """Time of the fastest rival over ours; None where either has none."""
+    """Time of the fastest rival over ours; None where either has no time."""
     ours_ms, rival_ms = row.time_ms(OURS), row.time_ms(*RIVALS)
     return None if ours_ms is None or rival_ms is None else rival_ms / ours_ms
 
 
 def worst(rows: Iterable[Row], most: int) -> list[Row]:
     """The layers on which ours is the furthest behind the fastest rival."""
-    led = [(found, row.problem.key, row) for row in rows if (found := lead(row)) is not None]
-    return [row for _, _, row in sorted(led, key=lambda each: each[:2])[:most]]
+    led = [(ratio, row.problem.key, row) for row in rows if (ratio := lead(row)) is not None]
+    return [row for _, _, row in sorted(led, key=lambda entry: entry[:2])[:most]]

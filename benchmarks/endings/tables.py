@@ -31,7 +31,7 @@ def report(rows: Sequence[Row], peaks: Peaks = H200) -> str:
 
 
 def heading(rows: Sequence[Row], measured: Sequence[Row]) -> str:
-    """What ran, on what."""
+    """What ran, and on what device."""
     devices, software = (
         "; ".join(sorted({getattr(row, name) for row in rows} - {""})) for name in ("device", "software")
     )
@@ -44,7 +44,7 @@ def heading(rows: Sequence[Row], measured: Sequence[Row]) -> str:
 
 
 def ratio_table(rows: Sequence[Row]) -> str:
-    """A line a dtype and layout, with what is to be reached."""
+    """A line a dtype and layout, with its target."""
     head = (
         "",
         "layers",
@@ -79,11 +79,11 @@ def cost_table(rows: Sequence[Row], peaks: Peaks = H200) -> str:
     for column in TARGETS:
         mine = [row for row in rows if row.column == column]
         for epilogue in sorted({str(row.problem.epilogue) for row in mine}):
-            found = cost((row for row in mine if str(row.problem.epilogue) == epilogue), peaks.bytes_per_s)
-            if found:
-                word = "reached" if found.beside_residual <= COST_TARGET else "missed"
-                beside = f"{found.beside_residual:.3f} ({word}: {COST_TARGET:.2f})"
-                lines.append((f"{' '.join(column)} {epilogue}", str(found.n_layers), f"{found.whole:.3f}", beside))
+            costs = cost((row for row in mine if str(row.problem.epilogue) == epilogue), peaks.bytes_per_s)
+            if costs:
+                word = "reached" if costs.beside_residual <= COST_TARGET else "missed"
+                beside = f"{costs.beside_residual:.3f} ({word}: {COST_TARGET:.2f})"
+                lines.append((f"{' '.join(column)} {epilogue}", str(costs.n_layers), f"{costs.whole:.3f}", beside))
     return markdown(("", "layers", "fused over plain", "without the residual's bytes"), lines)
 
 
@@ -106,7 +106,7 @@ def worst_table(rows: Sequence[Row], peaks: Peaks = H200) -> str:
 
 
 def missing_table(rows: Sequence[Row]) -> str:
-    """How many layers each side has no time of, then what failed how often, with the first reason of each."""
+    """The number of layers without a time of each side, then that of each failure, with its first reason."""
     sides = [(side, str(sum(side not in row.timed for row in rows)), "") for side in SIDES]
     counts: dict[str, int] = {}
     reasons: dict[str, str] = {}
@@ -118,7 +118,7 @@ def missing_table(rows: Sequence[Row]) -> str:
 
 
 def _failures(rows: Iterable[Row]) -> Iterable[tuple[str, Row, str]]:
-    """Failures by variant, whichever of its plans they are of, and by outcome."""
+    """Failures by variant, whatever the plan, and by outcome."""
     for row in rows:
         for name, why in row.failures.items():
             short = name.partition(" {")[0]

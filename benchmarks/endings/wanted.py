@@ -13,7 +13,7 @@ from conv_advisor.data.networks import Layer
 from conv_advisor.data.problem import DType, Layout
 
 NETWORKS: Final = networks.GROUPS["seeds"]
-"""Those whose epilogues are known here: plain chains of convolutions with ReLU, and ResNet-50."""
+"""Networks whose epilogues are known here: plain chains of convolutions with ReLU, and ResNet-50."""
 BATCHES: Final = (1, 8, 32, 256)
 COLUMNS: Final = (
     (DType.FLOAT16, Layout.NHWC),
@@ -45,21 +45,21 @@ def epilogue_of(network: str, layer: Layer) -> Epilogue:
 
 
 def wanted(names: Iterable[str], batches: Sequence[int], dtypes: Sequence[DType], layouts: Sequence[Layout]) -> Named:
-    """Every layer of these networks with its epilogue, in those of `COLUMNS` that are asked for.
+    """Every layer of these networks with its epilogue, in the `COLUMNS` of these dtypes and layouts.
 
     Returns
     -------
     dict of ConvProblem to str
         The names of the networks that have such a layer, separated by blanks.
     """
-    found: dict[str, Named] = {}
+    layers: dict[str, Named] = {}
     columns = [(dtype, layout) for dtype, layout in COLUMNS if dtype in dtypes and layout in layouts]
     for name in names:
-        found[name] = {
+        layers[name] = {
             replace(layer.problem, n=n, dtype=dtype, layout=layout, epilogue=epilogue_of(name, layer)): name
             for layer in networks.whole(name)
             for n in batches
             for dtype, layout in columns
         }
-    every = dict.fromkeys(problem for problems in found.values() for problem in problems)
-    return {problem: " ".join(name for name, problems in found.items() if problem in problems) for problem in every}
+    every = dict.fromkeys(problem for problems in layers.values() for problem in problems)
+    return {problem: " ".join(name for name, problems in layers.items() if problem in problems) for problem in every}

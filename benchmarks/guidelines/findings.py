@@ -21,7 +21,7 @@ from conv_advisor.models.costs import Costs
 
 FFTS: Final = (FFT, FFT_TILING)
 MOST_BEHIND: Final = 10.0
-"""What does not run counts as so many times slower than the best."""
+"""A variant that does not run counts as so many times slower than the best."""
 WINOGRADS: Final = (WINOGRAD, WINOGRAD_NONFUSED)
 PARAMETERS: Final[dict[str, Callable[[ConvProblem], int]]] = {
     "filter size": lambda p: p.r,
@@ -43,7 +43,7 @@ class Book:
     course : Costs or None
         The experiments of the course, in float32 and NCHW.
     cpu : CpuTimes or None
-        What a CPU took for those.
+        What a CPU took for the experiments of the course.
     """
 
     known: Known
@@ -62,7 +62,7 @@ class Book:
         return self.known[dtype, "nchw"]
 
     def experiments(self) -> Costs:
-        """Those of the course.
+        """The experiments of the course.
 
         Raises
         ------
@@ -80,12 +80,12 @@ def share_fastest(costs: Costs, variants: Sequence[str], rows: np.ndarray) -> fl
 
 
 def share_behind(costs: Costs, variants: Sequence[str], rows: np.ndarray, slowdown: float) -> float:
-    """In which share of some configurations these are at least so far behind the fastest legacy algorithm."""
+    """In which share of some configurations some variants are at least so far behind the fastest legacy algorithm."""
     return share(fastest_ms(costs, variants)[rows] >= slowdown * fastest_ms(costs, LEGACY)[rows])
 
 
 def slowdown_knowing(costs: Costs, parameter: str, *, is_beside_filter: bool = False) -> float:
-    """Slowdown, geometric mean, of the best two choices that a bound on one parameter tells apart.
+    """Geometric-mean slowdown of the best pair of choices, one up to a bound on one parameter and one above it.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def slowdown_knowing(costs: Costs, parameter: str, *, is_beside_filter: bool = F
     parameter : str
         One of `PARAMETERS`.
     is_beside_filter : bool
-        Whether there is such a bound, and two such choices, for each filter size.
+        Whether each filter size has a bound and two choices of its own.
     """
     times = times_of(costs, LEGACY)
     logs = np.log(np.minimum(times / times.min(axis=1, keepdims=True), MOST_BEHIND))
@@ -143,17 +143,17 @@ def mean_speedup(speedups: np.ndarray) -> float:
 
 
 def margin_over_next(costs: Costs, variant: str, rows: np.ndarray) -> float:
-    """By how much the next legacy algorithm is behind, where this one is the fastest; the same without tensor cores
-    counts as another. Geometric mean."""
-    others = [each for each in LEGACY if each != variant]
+    """Geometric mean of the next legacy algorithm's time over this one's, where this one is the fastest; the same
+    algorithm without tensor cores counts as another."""
+    others = [name for name in LEGACY if name != variant]
     mine, next_ms = fastest_ms(costs, [variant])[rows], fastest_ms(costs, others)[rows]
     return mean_ratio(next_ms[mine <= next_ms], mine[mine <= next_ms])
 
 
 def fft_gain_with_batch(book: Book) -> float:
-    """FFT's time over the best other legacy algorithm's at batch 1, over the same at batch 256, 5x5 filters."""
+    """The ratio of FFT's time to the best other legacy algorithm's at batch 1, over that at batch 256; 5x5 filters."""
     costs = book.of("float32")
-    behind = fastest_ms(costs, FFTS) / fastest_ms(costs, [each for each in LEGACY if each not in FFTS])
+    behind = fastest_ms(costs, FFTS) / fastest_ms(costs, [name for name in LEGACY if name not in FFTS])
     first, last = (behind[is_where(costs, filters=[5], batches=[n])] for n in (1, 256))
     ones = np.ones(1)
     return mean_ratio(first, np.broadcast_to(ones, first.shape)) / mean_ratio(last, np.broadcast_to(ones, last.shape))

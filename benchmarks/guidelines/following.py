@@ -22,7 +22,7 @@ IN_PART_FROM: Final = 0.40
 
 
 class Verdict(StrEnum):
-    """Whether what a paper said is so on this device."""
+    """Whether a paper's statement holds on this device."""
 
     HOLDS = "holds"
     IN_PART = "holds in part"
@@ -37,16 +37,16 @@ class Followed:
     Parameters
     ----------
     n_problems : int
-        That it speaks of and that were measured.
+        Measured problems that it speaks of.
     share_run : float
-        Where its choice runs; the other shares are of all problems too, so that what does not run is not close.
+        Where its choice runs; the other shares are of all problems too, so a choice that does not run is not close.
     share_best, share_close : float
         Where its choice is the fastest of the pool, and within `CLOSE` of it.
     slowdown, slowdown_of_all : float
         Geometric mean where it was timed to the end, against the fastest of the pool and of everything; NaN where it
         never was.
     instead : str
-        What is the fastest of the pool most often.
+        The variant of the pool that is the fastest most often.
     share_instead : float
     """
 
@@ -61,12 +61,12 @@ class Followed:
 
     @property
     def verdict(self) -> Verdict:
-        """By the share of choices that are close."""
+        """The verdict by the share of choices that are close."""
         return verdict_of(self.share_close, HOLDS_FROM, IN_PART_FROM)
 
 
 def verdict_of(value: float, holds_from: float, in_part_from: float) -> Verdict:
-    """By two bounds, both inclusive; not a number is unknown."""
+    """The verdict on a value by two inclusive bounds; not a number is unknown."""
     if np.isnan(value):
         return Verdict.UNKNOWN
     if value >= holds_from:
@@ -95,7 +95,7 @@ def follow(costs: Costs, guideline: Guideline) -> Followed | None:
 
 
 def choices_ms(costs: Costs, choose: Choice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where a guideline makes a choice, and the time of it.
+    """Where a guideline makes a choice, and the time of that choice.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def choices_ms(costs: Costs, choose: Choice) -> tuple[np.ndarray, np.ndarray, np
     chosen_ms : float64 array of shape (R,)
         Infinite where the choice does not run.
     timed_ms : float64 array of shape (R,)
-        Infinite too where it was given up on after its first launch, which is no time to compare.
+        The same, but infinite too where it was given up on after its first launch, which is no time to compare.
     """
     chosen = [(row, variant) for row, p in enumerate(costs.problems) if (variant := choose(p)) is not None]
     names = sorted({variant for _, variant in chosen})

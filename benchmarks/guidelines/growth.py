@@ -16,7 +16,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.costs import Costs
 
 LEAST_DEPTH: Final = 16
-"""The study's least. An image's depth of 3 is padded for tensor cores, so that more of it costs nothing at first."""
+"""The study's least depth. An image's depth of 3 is padded for tensor cores, so a little more of it costs nothing."""
 
 
 class Varied(StrEnum):
@@ -39,7 +39,7 @@ class Growth:
     Parameters
     ----------
     factors, ratios : float64 array of shape (N,)
-        How many times as deep, or as many filters, the larger layer of each pair has; how many times as long it takes.
+        Of each pair, the larger layer over the smaller: the ratio of depths or filters, and the ratio of times.
     """
 
     factors: np.ndarray
@@ -47,7 +47,7 @@ class Growth:
 
     @property
     def a_doubling(self) -> float:
-        """How many times as long twice as much takes: the power of the factor that fits all pairs best; NaN of none."""
+        """Ratio of times of a doubling, by the power of the factor that fits all pairs best; NaN without pairs."""
         if not len(self.factors):
             return math.nan
         logs = np.log2(self.factors)
@@ -74,7 +74,7 @@ def growth_of(costs: Costs, variant: str, varied: Varied, filter_size: int) -> G
     variant : str
     varied : Varied
     filter_size : int
-        The one that paired layers have.
+        That of all paired layers.
     """
     times_ms = fastest_ms(costs, [variant])
     alike: dict[ConvProblem, list[tuple[int, float]]] = {}

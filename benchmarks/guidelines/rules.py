@@ -19,8 +19,8 @@ from conv_advisor.models.training.teacher import CAP
 N_RULES: Final = 8
 """As many as a person remembers."""
 NOT_RUN: Final = 0.5
-"""The log slowdown that what does not run counts as, since something else is run then. Of 0.5, 1, 1.5 and 2 it gave the
-rules that fared best on the networks held out, which are the shipped ones: it is tuned to them by so much."""
+"""The log slowdown of a variant that does not run, since something else is run then. Of 0.5, 1, 1.5 and 2 it gave the
+rules that fared best on the networks held out, which are the shipped ones: to that extent it is tuned to them."""
 LEAST_PROBLEMS: Final = 20
 """A rule speaks of at least so many configurations."""
 
@@ -41,7 +41,7 @@ class Question:
     subject : str
         What it looks at.
     bound : int
-        Where it looks at a size, yes is at most this; else 0.
+        The largest size that it answers with yes; 0 where it does not look at a size.
     """
 
     yes: str
@@ -70,7 +70,7 @@ QUESTIONS: Final = (
     *(_at_most("filters", k, lambda p: p.k) for k in (16, 32, 64, 128, 256, 512)),
     *(_at_most("depth", c, lambda p: p.c) for c in (3, 16, 32, 64, 128, 256, 512)),
 )
-"""What rules are made of."""
+"""The questions that rules ask."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Table:
     log_slowdown : float64 array of shape (P, V)
         What does not run, or was not measured, counts as `NOT_RUN`.
     answers : bool array of shape (P, Q)
-        To `QUESTIONS`.
+        Answers to `QUESTIONS`.
     """
 
     problems: tuple[ConvProblem, ...]
@@ -115,7 +115,7 @@ def _log_slowdown(costs: Costs, variants: Sequence[str]) -> np.ndarray:
 
 
 Condition = tuple[Question, bool]
-"""A question, and the answer that a rule is for."""
+"""A question, and the answer that a rule requires."""
 
 
 @dataclass(frozen=True)
@@ -126,21 +126,21 @@ class Rule:
     ----------
     conditions : tuple of Condition
     order : tuple of str
-        The best first, then the others by geometric-mean slowdown where the rule was found.
+        The best first, then the others by geometric-mean slowdown on the problems that the rule was grown on.
     """
 
     conditions: tuple[Condition, ...]
     order: tuple[str, ...]
 
     def speaks_of(self, problem: ConvProblem) -> bool:
-        """Whether it is the rule for this problem; of one list of rules it is so for exactly one."""
+        """Whether this is the rule for a problem; exactly one rule of a list is."""
         return all(question.ask(problem) is answer for question, answer in self.conditions)
 
     @property
     def words(self) -> str:
         """The conditions in words, those that others imply left out."""
         tightest = [
-            each for each in self.conditions if not any(_implies(o, each) for o in self.conditions if o != each)
+            term for term in self.conditions if not any(_implies(o, term) for o in self.conditions if o != term)
         ]
         parts = [question.yes if answer else question.no for question, answer in tightest]
         if _ABOVE_1X1 in parts and _UP_TO_3X3 in parts:
@@ -170,9 +170,9 @@ class _Leaf:
 
 
 def grow(table: Table, n_rules: int) -> list[Rule]:
-    """The rules that cost least, each split of one into two chosen for what it saves: the biggest saving first.
+    """Grow rules that cost little: one rule after another is split into two, the split that saves most first.
 
-    The first rules of a longer list are not those of a shorter one, but the splits are: the lists are nested.
+    A longer list does not begin with the rules of a shorter one, but with its splits: the lists are nested.
     """
     leaves = [_Leaf(np.arange(len(table.problems)), (), _cost(table.log_slowdown))]
     splits = [_split(table, leaf) for leaf in leaves]
@@ -218,7 +218,7 @@ def _cost(logs: np.ndarray) -> float:
 
 
 def _order(table: Table, rows: np.ndarray) -> tuple[str, ...]:
-    """The variant that costs least, then the others: there what does not run is far behind, since it is no way out."""
+    """The variant that costs least, then the others, where one that does not run counts as `CAP`: it is no way out."""
     logs = table.log_slowdown[rows]
     first = int(logs.sum(axis=0).argmin())
     others = np.argsort(np.where(logs == NOT_RUN, CAP, logs).mean(axis=0), kind="stable").tolist()
@@ -252,16 +252,16 @@ class Fared:
 
 def followed(known: Known, rules: Sequence[Rule]) -> dict[Rule, list[Result]]:
     """What each rule's choices cost where it speaks."""
-    found: dict[Rule, list[Result]] = {rule: [] for rule in rules}
+    by_rule: dict[Rule, list[Result]] = {rule: [] for rule in rules}
     for costs in known.values():
         for rule in rules:
             mine = [row for row, problem in enumerate(costs.problems) if rule.speaks_of(problem)]
-            found[rule] += judged(costs.take(mine), [rule])
-    return found
+            by_rule[rule] += judged(costs.take(mine), [rule])
+    return by_rule
 
 
 def held_out(known: Known, n_rules: Sequence[int]) -> dict[int, list[tuple[str, Result]]]:
-    """Rules found without a network and asked for its layers, for each of the seeds' networks in turn.
+    """What rules grown without a network cost on its layers, for each of the seeds' networks in turn.
 
     As `models.evaluation.evaluate.evaluate` does for the tree, so that the two compare.
 
@@ -272,7 +272,7 @@ def held_out(known: Known, n_rules: Sequence[int]) -> dict[int, list[tuple[str, 
     table = gather(known)
     table_layers = [problem.layer for problem in table.problems]
     known_layers = {column: [problem.layer for problem in costs.problems] for column, costs in known.items()}
-    found: dict[int, list[tuple[str, Result]]] = {count: [] for count in n_rules}
+    by_count: dict[int, list[tuple[str, Result]]] = {count: [] for count in n_rules}
     for network in GROUPS["seeds"]:
         unseen = {layer.problem.layer for layer in layers(network)}
         rest = table.take(np.flatnonzero([layer not in unseen for layer in table_layers]))
@@ -283,8 +283,8 @@ def held_out(known: Known, n_rules: Sequence[int]) -> dict[int, list[tuple[str, 
         for count in n_rules:
             rules = grow(rest, count)
             for name, costs in mine.items():
-                found[count] += [(name, result) for result in judged(costs, rules)]
-    return found
+                by_count[count] += [(name, result) for result in judged(costs, rules)]
+    return by_count
 
 
 def judged(costs: Costs, rules: Sequence[Rule]) -> list[Result]:

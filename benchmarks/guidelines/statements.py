@@ -36,9 +36,9 @@ from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.models.costs import Costs
 
 
-def at_least(said: float) -> Callable[[float], Verdict]:
-    """Holds from nine tenths of what was said on, in part from half of it on."""
-    return lambda value: verdict_of(value, 0.9 * said, 0.5 * said)
+def at_least(claimed: float) -> Callable[[float], Verdict]:
+    """Holds from nine tenths of the claimed number on, in part from half of it on."""
+    return lambda value: verdict_of(value, 0.9 * claimed, 0.5 * claimed)
 
 
 def at_most(holds_to: float, in_part_to: float) -> Callable[[float], Verdict]:
@@ -46,9 +46,9 @@ def at_most(holds_to: float, in_part_to: float) -> Callable[[float], Verdict]:
     return lambda value: verdict_of(-value, -holds_to, -in_part_to)
 
 
-def about(said: float) -> Callable[[float], Verdict]:
+def about(claimed: float) -> Callable[[float], Verdict]:
     """Holds within a factor of 1.25, in part within one of 2."""
-    return lambda value: verdict_of(min(value / said, said / value), 1 / 1.25, 1 / 2)
+    return lambda value: verdict_of(min(value / claimed, claimed / value), 1 / 1.25, 1 / 2)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Statement:
     ----------
     source, quote : str
     said : str
-        The paper's number; for words the one that we take for them.
+        The paper's number; where it uses words, the number that we take for them.
     measure : callable
         The same number from what was measured here; NaN, or NotEnoughData, where it was not.
     judge : callable
@@ -97,13 +97,13 @@ _STUDY: Final = "cuDNN study, "
 _LARGE: Final = (64, 128, 256)
 
 
-def _half_faster(said: int, which: str, filters: Sequence[int]) -> Statement:
+def _half_faster(claimed: int, which: str, filters: Sequence[int]) -> Statement:
     return Statement(
         _STUDY + "III-C",
-        f"16-bit FP is faster than 32-bit FP in {said} % of the {which}",
-        f"{said} %",
+        f"16-bit FP is faster than 32-bit FP in {claimed} % of the {which}",
+        f"{claimed} %",
         lambda book: half_against_full(book, filters),
-        at_least(said / 100),
+        at_least(claimed / 100),
     )
 
 

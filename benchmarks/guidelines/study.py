@@ -243,7 +243,7 @@ HALF_GUIDELINES: Final = (half_1x1, half_shallow_3x3, half_3x3, half_5x5)
 def study_order(problem: ConvProblem) -> list[str]:
     """What the study's guidelines together would run: their choice, then what is tried where that does not run.
 
-    Outside float32 each is first tried with tensor cores, which cuDNN's API of today permits unless told otherwise.
+    Outside float32 every one is first tried with tensor cores, which cuDNN's API of today permits by default.
     """
     is_half = problem.dtype in (DType.FLOAT16, DType.BFLOAT16)
     chosen = [choose(problem) for choose in (HALF_GUIDELINES if is_half else FLOAT32_GUIDELINES)]

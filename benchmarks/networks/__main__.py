@@ -46,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     done = {row.cell for path in chosen.skip for row in _read(path)}
     batches = [int(n) for n in chosen.batches.split(",")]
-    networks = [each for name in chosen.networks.split(",") for each in (UNSEEN if name == "unseen" else (name,))]
-    asked = cells(networks, chosen.precisions.split(","), batches)
-    todo = [cell for cell in asked if cell not in done]
+    networks = [network for name in chosen.networks.split(",") for network in (UNSEEN if name == "unseen" else (name,))]
+    every_cell = cells(networks, chosen.precisions.split(","), batches)
+    todo = [cell for cell in every_cell if cell not in done]
     rows: list[Row] = []
     for row in _run(todo, chosen):
         rows.append(row)

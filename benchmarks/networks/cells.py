@@ -20,12 +20,12 @@ UNSEEN: Final = ("latent_decoder", "unet", "convnext_tiny")
 PRECISIONS: Final = ("float32", "float16", "tf32", "bfloat16")
 BATCHES: Final = (1, 32)
 PEERS: Final = ("eager", "benchmark", "compile", "max-autotune")
-"""PyTorch's modes; the fastest of those that ran is what ours is held against."""
+"""PyTorch's modes; ours is compared to the fastest of those that ran."""
 OURS: Final = "ours"
 ALL: Final = "all"
-"""Ours, with every variant of the ranking measured: what measuring the first few is held against."""
+"""Ours, with every variant of the ranking measured: measuring the first few is compared to it."""
 GIVEN: Final = "given"
-"""Ours, with every convolution in the layout that the network has: what choosing layouts is held against."""
+"""Ours, with every convolution in the layout that the network has: choosing layouts is compared to it."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Row:
 
     @property
     def wall_gain(self) -> float | None:
-        """How many times as fast a call of ours is as one of the best of PyTorch's modes, on the wall."""
+        """How many times as fast a call of ours is as one of PyTorch's fastest mode, by wall time."""
         ran = [self.wall_ms[peer] for peer in PEERS if peer in self.wall_ms]
         return min(ran) / self.wall_ms[OURS] if ran and OURS in self.wall_ms else None
 
@@ -118,14 +118,14 @@ def layers_of(outcomes: Sequence[str]) -> dict[str, int]:
     outcomes : sequence of str
         What our backend says of each layer: ``conv1: <key of its problem> by <variant> …``.
     """
-    said = [outcome.partition(" by ") for outcome in outcomes]
-    replaced = [named.rpartition(": ")[2] for named, _, by in said if by.startswith(("cuda.", "cudnn."))]
+    parts = [outcome.partition(" by ") for outcome in outcomes]
+    replaced = [named.rpartition(": ")[2] for named, _, by in parts if by.startswith(("cuda.", "cudnn."))]
     ending = [key for key in replaced if ConvProblem.parse(key.rsplit("-", 2)[0]).epilogue]
     return {"replaced": len(replaced), "fused": len(ending), "convolutions": len(outcomes)}
 
 
 def cells(networks: Sequence[str], precisions: Sequence[str], batches: Sequence[int]) -> Iterator[Cell]:
-    """Every cell, whole columns of the table one after the other: what a time limit cuts off are the last ones."""
+    """Every cell, whole columns of the table one after the other: a time limit cuts off the last ones."""
     for batch, precision in sorted(product(batches, precisions), key=_importance):
         for network in networks:
             yield Cell(network, precision, batch)
@@ -186,9 +186,9 @@ def _column(name: str, rows: Sequence[Row]) -> str:
         error = row.error / row.torch_error if row.error is not None and row.torch_error else None
         layers = f"{row.replaced} of {row.convolutions}, {row.fused}"
         first = [_number(row.first_call_s.get(OURS), 1)] if has_first else []
-        told = [*first, _number(error, 2), layers]
+        rest = [*first, _number(error, 2), layers]
         gains = [_number(row.gain, 3), *([_number(row.slowdown, 3)] if has_all else [])]
-        lines.append(f"| {' | '.join([row.cell.network, *times, *gains, *waits, *told])} |")
+        lines.append(f"| {' | '.join([row.cell.network, *times, *gains, *waits, *rest])} |")
     failed = [f"{row.cell.network}, {mode}: {why}" for row in rows for mode, why in row.failures.items()]
     return "\n".join([*lines, *([""] if failed else []), *failed])
 

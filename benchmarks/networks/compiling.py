@@ -55,7 +55,7 @@ def begin(alone: AbstractContextManager[Any], threads: int) -> None:
     Parameters
     ----------
     alone : context manager
-        A lock of all such processes: who times variants or Triton's kernels has the GPU for itself meanwhile.
+        A lock that all such processes share: its holder times variants or Triton's kernels alone on the GPU.
     threads : int
         In how many processes Inductor compiles for this one.
     """
@@ -100,7 +100,7 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any], fold
     ----------
     cell : Cell
     modes : tuple of str
-        Which of PyTorch's, and whether `ALL` and `GIVEN`; ours is in any case.
+        Those of PyTorch, and `ALL` and `GIVEN` where they are to run; ours always does.
     options : mapping
         For our backend.
     folder : str
@@ -114,15 +114,15 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any], fold
         expected = in_float64(network, x)
         held.row = replace(held.row, torch_error=error_of(network(x), expected))
         held.calls |= {mode: network for mode in ("eager", "benchmark") if mode in modes}
-        with outcomes() as said:
+        with outcomes() as messages:
             y = _compile(held, OURS, network, backend=backend, options=_ours(options, f"{folder}/plans"))
         if y is not None:
-            held.row = Row(**(held.row.__dict__ | layers_of(said) | {"error": error_of(y, expected)}))
+            held.row = Row(**(held.row.__dict__ | layers_of(messages) | {"error": error_of(y, expected)}))
         if GIVEN in modes:
             apart = dict(options, layouts=False)
             _compile(held, GIVEN, network, backend=backend, options=_ours(apart, f"{folder}/plans"))
         if ALL in modes:
-            # Plans have names of their own by one byte, or the two would run each other's choices.
+            # One byte more gives these plans names of their own, or the two would run each other's choices.
             every = dict(options, measure=_EVERY, max_workspace_bytes=DEFAULT_WORKSPACE_LIMIT_BYTES + 1)
             with patch.object(candidates, "MOST_SLOWDOWN", inf):
                 _compile(held, ALL, network, backend=backend, options=_ours(every, f"{folder}/all"))
@@ -141,7 +141,7 @@ def _ours(options: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _compile(held: _Held, mode: str, network: Any, /, **options: Any) -> Any:
-    """What a mode gives; None where it fails, which is kept with its reason."""
+    """The output of a mode; None where it fails, with the reason noted in the row."""
     try:
         call = torch.compile(network, dynamic=False, **options)  # this process compiled it for other batches too
         y = call(held.x)

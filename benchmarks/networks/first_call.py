@@ -28,7 +28,7 @@ WAYS: Final = (
     *("backend without Inductor", "backend without Inductor, kept"),
     *("optimize", "optimize, kept"),
 )
-"""In this order: what is kept comes from the one before."""
+"""In this order: each way that is "kept" uses what the one before it kept."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,8 +82,8 @@ def first_call_s(cell: Cell, way: str, plan_file: str | None) -> tuple[float, st
         _callable(network, x, way, plan_file)(x)
         torch.cuda.synchronize()
     taken_s = time.perf_counter() - begin
-    said = [name for kind in ("aot_autograd", "inductor") for name in counters[kind] if "cache" in name]
-    return taken_s, ", ".join(said)
+    events = [name for kind in ("aot_autograd", "inductor") for name in counters[kind] if "cache" in name]
+    return taken_s, ", ".join(events)
 
 
 def _callable(network: Any, x: Any, way: str, plan_file: str | None) -> Callable[..., Any]:
@@ -111,8 +111,8 @@ def _in_a_process(cell: Cell, way: str, folder: Path) -> tuple[float, str]:
     done = subprocess.run(  # noqa: S603 - itself
         command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | caches
     )
-    taken_s, said = json.loads(done.stdout.splitlines()[-1])
-    return float(taken_s), str(said)
+    taken_s, cache = json.loads(done.stdout.splitlines()[-1])
+    return float(taken_s), str(cache)
 
 
 if __name__ == "__main__":

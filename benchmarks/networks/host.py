@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def profile_of_first(cell: Cell, plan_file: str) -> str:
     """Where the main thread's time goes from ``torch.compile`` to the first answer, in our functions and PyTorch's.
 
-    Kernels are compiled by other threads meanwhile; how long that took is said by the line that begins "prepared".
+    Other threads compile kernels meanwhile; the line that begins "prepared" says how long that took.
     """
     import torch
 
@@ -97,7 +97,7 @@ def measure(cell: Cell, plan_file: str, *, is_profiled: bool) -> None:
 
     set_precision(cell)
     network, x = network_of(cell), images(cell)
-    with outcomes() as said:
+    with outcomes() as messages:
         begin = time.perf_counter()
         ours = torch.compile(network, backend=backend, options={"plan_file": plan_file})
         ours(x)
@@ -116,7 +116,7 @@ def measure(cell: Cell, plan_file: str, *, is_profiled: bool) -> None:
     for name, (wall_ms, host_ms) in times.items():
         print(f"| {name} | {wall_ms:.3f} | {host_ms:.3f} | {replayed_ms(calls[name]):.3f} |")
     print(f"\nwall of compile ÷ ours {times['compile'][0] / times[OURS][0]:.2f}\n", flush=True)
-    for line in _by_variant(cell, said):
+    for line in _by_variant(cell, messages):
         print(line, flush=True)
     if is_profiled:
         print(_profile(calls[OURS]))
@@ -155,18 +155,18 @@ def _layer_us(cell: Cell, key: str) -> tuple[float, float]:
     problem = ConvProblem.parse(short, dtype=dtype, layout=layout)
     operands = Operands(problem, "cuda")
     y = torch.empty_like(operands.own())
-    given = (operands.x, operands.weight, *(end for end in operands.ends if end is not None))
+    inputs = (operands.x, operands.weight, *(end for end in operands.ends if end is not None))
     geometry = ([problem.stride_h, problem.stride_w], [problem.pad_h, problem.pad_w])
     rest = (*geometry, [problem.dilation_h, problem.dilation_w], False, [0, 0], problem.groups)
     convolution = torch.ops.aten.convolution.default
     return (
-        _host_us(lambda: convolve_into(*given, plan=key, out=y)),
+        _host_us(lambda: convolve_into(*inputs, plan=key, out=y)),
         _host_us(lambda: convolution(operands.x, operands.weight, None, *rest)),
     )
 
 
 def _host_us(call: Callable[[], Any]) -> float:
-    """Microseconds until a call returns, of a few at a time: a full queue would make the host wait."""
+    """Microseconds until a call returns, timed over a few at a time: a full queue would make the host wait."""
     import torch
 
     few, samples = 10, []

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _looks(layers: int) -> dict[str, Callable[[], Any]]:
-    """A call of a compiled graph that takes nothing itself, with its weights watched and not."""
+    """Calls of a compiled graph that does nothing itself, with its weights watched and not."""
     import torch
 
     from conv_advisor.torch.folding import Folded, Foldings, Sources
@@ -60,7 +60,7 @@ def _looks(layers: int) -> dict[str, Callable[[], Any]]:
     sources = [
         Sources(first, None, first + 1, first + 2, first + 3, first + 4, 1e-5) for first in range(1, len(weights), 5)
     ]
-    folded = [Folded(each, torch.zeros(8, 8, 1, 1), torch.zeros(8)) for each in sources]
+    folded = [Folded(source, torch.zeros(8, 8, 1, 1), torch.zeros(8)) for source in sources]
     foldings, inputs = Foldings(folded), (torch.zeros(1), *weights)
     calls = {
         name: foldings.around(lambda *_: None, watch=watch, repeats=True)
@@ -102,7 +102,7 @@ def _ways(problem: ConvProblem) -> Iterator[dict[str, Callable[[], Any]]]:
     operands = Operands(problem, "cpu")
     y = torch.empty_like(operands.own())
     ends = [end for end in operands.ends if end is not None]
-    given, key = (operands.x, operands.weight, *ends), problem.key
+    inputs, key = (operands.x, operands.weight, *ends), problem.key
     bias, residual = operands.ends or (None, None)
     rest = ([1, 1], [1, 1], [1, 1], 1, problem.epilogue.activation.value, key)
     call, conv2d = ending_operator.conv2d_ending, operator.conv2d
@@ -129,11 +129,11 @@ def _ways(problem: ConvProblem) -> Iterator[dict[str, Callable[[], Any]]]:
         LOADED[plain.key, operands.x.shape, -1] = alone
         yield {
             "by the dispatcher": lambda: call(operands.x, operands.weight, bias, residual, *rest),
-            "by the function": lambda: convolve_into(*given, plan=key, out=y),
-            "of it, by the variant": lambda: run.run_here(*given[:2], y, *ends),
+            "by the function": lambda: convolve_into(*inputs, plan=key, out=y),
+            "of it, by the variant": lambda: run.run_here(*inputs[:2], y, *ends),
             "of that, the launch": launch,
             "alone, by a swapped module": partial(_swapped(plain, operands.weight, operands.x), operands.x),
-            "alone, by the dispatcher": lambda: conv2d(*given[:2], *rest[:4], plain.key),
+            "alone, by the dispatcher": lambda: conv2d(*inputs[:2], *rest[:4], plain.key),
         }
 
 

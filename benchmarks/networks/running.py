@@ -34,7 +34,7 @@ _ROUNDS: Final = 5
 _CALLS: Final = 30
 _LEAST_CALLS: Final = 5
 _ROUND_S: Final = 0.2
-"""What a round of one way takes, where its calls are so long that fewer of them do."""
+"""The length of a round of one way whose calls are too long for `_CALLS` of them."""
 _COMPARED: Final = 2
 """Images whose outputs are compared with float64."""
 
@@ -46,7 +46,7 @@ def set_precision(cell: Cell) -> None:
 
 
 def network_of(cell: Cell) -> Any:
-    """The network on the GPU, which makes its random weights too, in evaluation."""
+    """The network on the GPU, in evaluation; its random weights are made there too."""
     torch.manual_seed(0)
     with torch.device("cuda"):
         if cell.network in MODELS:
@@ -70,7 +70,7 @@ def _memory_format(cell: Cell) -> Any:
 
 
 def in_float64(network: Any, x: Any) -> Any:
-    """What a network gives for the first images in float64; its weights are as they were afterwards."""
+    """A network's outputs for the first images in float64; afterwards its weights are as they were."""
     dtype = x.dtype
     y = network.double()(x[:_COMPARED].double())
     network.to(dtype)
@@ -78,13 +78,13 @@ def in_float64(network: Any, x: Any) -> Any:
 
 
 def error_of(y: Any, expected: Any) -> float:
-    """How far outputs are from those of `in_float64`, over the largest of these."""
+    """The largest difference of outputs from those of `in_float64`, over the largest of the latter."""
     return float((y[:_COMPARED].double() - expected).abs().max() / expected.abs().max())
 
 
 def quieten() -> None:
-    """End what compilers left running, and what the collector would do: the processes that compile for Inductor live
-    on for a minute, and still start while a first network runs."""
+    """End what compilers left running, and collect garbage now: the processes that compile for Inductor live on for a
+    minute, and still start while a first network runs."""
     shutdown_compile_workers()
     gc.collect()
     gc.freeze()
@@ -93,7 +93,7 @@ def quieten() -> None:
 
 
 def replayed_ms(call: Callable[[], Any]) -> float:
-    """Median device time of one call, ms: of a graph, replayed as often as fills a region."""
+    """Median device time of one call, ms, by a graph that is replayed as often as fills a region."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -158,8 +158,8 @@ def in_a_benchmarking_thread(work: Callable[[], None]) -> None:
 
 @contextmanager
 def outcomes() -> Iterator[list[str]]:
-    """What our backend says of each layer meanwhile."""
-    said: list[str] = []
+    """Collect what our backend says of each layer meanwhile."""
+    messages: list[str] = []
 
     class Keeper(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -167,7 +167,7 @@ def outcomes() -> Iterator[list[str]]:
             if record.levelno >= logging.WARNING:
                 print("   ", message, flush=True)
             elif record.msg == "%s: %s":
-                said.append(message)
+                messages.append(message)
             elif record.msg in (SPENT, LAID_OUT):
                 print(f"    {message}", flush=True)
 
@@ -176,7 +176,7 @@ def outcomes() -> Iterator[list[str]]:
     log.addHandler(keeper)
     log.setLevel(logging.INFO)
     try:
-        yield said
+        yield messages
     finally:
         log.removeHandler(keeper)
         log.setLevel(level)

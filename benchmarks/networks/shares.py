@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_precision(cell)
     network, x = network_of(cell), images(cell)
     with torch.no_grad(), TemporaryDirectory() as folder:
-        with outcomes() as said:
+        with outcomes() as messages:
             ours = torch.compile(network, backend=backend, options={"plan_file": f"{folder}/plans.json"})
             ours(x)
         compiled = torch.compile(network)
@@ -53,18 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         quieten()
         for name, call in (("ours", ours), ("compile", compiled)):
             print(f"{name}, {cell.network} {cell.precision} batch {cell.batch}\n")
-            print("\n".join(table(*measured(partial(call, x), variants_of(said)))), "\n", flush=True)
+            print("\n".join(table(*measured(partial(call, x), variants_of(messages)))), "\n", flush=True)
     return 0
 
 
 def variants_of(outcomes: Sequence[str]) -> dict[str, str]:
     """The variant of each plan, from what our backend says of layers."""
-    said = [outcome.partition(" by ") for outcome in outcomes]
-    return {named.rpartition(": ")[2]: by.partition(",")[0] for named, _, by in said}
+    parts = [outcome.partition(" by ") for outcome in outcomes]
+    return {named.rpartition(": ")[2]: by.partition(",")[0] for named, _, by in parts}
 
 
 def measured(call: Callable[[], Any], variants: dict[str, str]) -> tuple[float, Spent]:
-    """Seconds of the host for a call, and what was called in all of them."""
+    """Seconds of the host for a call, and those of everything that `_CALLS` calls called."""
     import torch
 
     for _ in range(10):
@@ -134,8 +134,8 @@ def table(plain_s: float, spent: Spent) -> list[str]:
         count = len(seconds) / _CALLS
         all_ms = 1e3 * count * sum(middle) / len(middle)
         known_ms += all_ms
-        each = f"{1e6 * median(seconds):.1f} | {1e6 * sorted(seconds)[int(0.99 * len(seconds))]:.1f}"
-        lines.append(f"| {name} | {count:.0f} | {each} | {all_ms:.3f} |")
+        per_call = f"{1e6 * median(seconds):.1f} | {1e6 * sorted(seconds)[int(0.99 * len(seconds))]:.1f}"
+        lines.append(f"| {name} | {count:.0f} | {per_call} | {all_ms:.3f} |")
     lines.append(f"| all else | | | | {1e3 * plain_s - known_ms:.3f} |")
     lines.append(f"| a call, unwatched | | | | {1e3 * plain_s:.3f} |")
     return lines

@@ -25,18 +25,18 @@ class TimeIsUp(BaseException):
 
 @dataclass(frozen=True)
 class Station:
-    """What processes are told to do; they import PyTorch, and who tells them need not.
+    """What processes are told to do; they import PyTorch, and the process that tells them need not.
 
     Parameters
     ----------
     modes : tuple of str
-        Of PyTorch, and whether `cells.ALL` and `cells.GIVEN`; ours is run in any case.
+        Those of PyTorch, and `cells.ALL` and `cells.GIVEN` where they are to run; ours always does.
     options : mapping
         For our backend.
     threads : int
         Processes in which Inductor compiles for one of these.
     folder : str
-        Where each keeps its choices.
+        Where each process keeps its choices.
     """
 
     modes: tuple[str, ...]
@@ -45,7 +45,7 @@ class Station:
     folder: str
 
     def begin(self, alone: Any) -> None:
-        """Get a process ready, with a lock of all."""
+        """Get a process ready, with a lock that all of them share."""
         from benchmarks.networks import compiling
 
         compiling.begin(alone, self.threads)
@@ -72,7 +72,7 @@ class Station:
 
 @contextmanager
 def at_most(limit_s: float) -> Iterator[None]:
-    """Raise `TimeIsUp` in the main thread of a process after so many seconds; without end where they are infinite."""
+    """Raise `TimeIsUp` in the main thread of a process after so many seconds; never where they are infinite."""
 
     def stop(_signal: int, _frame: Any) -> None:
         raise TimeIsUp
@@ -120,7 +120,7 @@ def rows(
         One process each: a cell is timed where it was prepared.
     station : Station
     limit_s : float
-        From now on; what is not compiled after `COMPILING` of it is given up.
+        From now on; a cell that is not compiled after `COMPILING` of it is given up.
     clock : callable () -> float
     """
     now_s = clock()
@@ -141,7 +141,7 @@ def rows(
 def _prepare(
     todo: Sequence[Cell], executors: Sequence[Executor], station: Station, end_s: float, clock: Callable[[], float]
 ) -> dict[Cell, tuple[Executor, Future[None]]]:
-    """Where each cell was prepared that the time allowed, and how that ended."""
+    """For each cell that the time allowed, the process that prepared it and how that ended."""
     prepared: dict[Cell, tuple[Executor, Future[None]]] = {}
     left, idle = deque(todo), list(executors)
     busy: dict[Future[None], tuple[Cell, Executor, float]] = {}

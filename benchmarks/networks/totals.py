@@ -34,13 +34,13 @@ class Row:
     ----------
     cell : Cell
     planned_ms, measured_ms : float
-        Convolutions and conversions, but for layers that failed.
+        Of convolutions and conversions, without layers that failed.
     n_layers : int
         Convolutions.
     n_known : int
-        Those whose times the plan took from measurements of this device.
+        Convolutions whose times the plan took from measurements of this device.
     n_counted : int
-        Those with what follows them in their times.
+        Convolutions whose times include what follows them.
     failed : tuple of str
         Layers that did not run as planned, and why.
     """
@@ -88,7 +88,7 @@ def report(rows: Iterable[Row]) -> str:
         name = f"{row.cell.network}, {row.cell.precision}, batch {row.cell.batch}"
         times = f"{row.planned_ms:.3f} | {row.measured_ms:.3f} | {row.off:+.1%}"
         lines.append(f"| {name} | {times} | {row.n_layers} | {row.n_known} | {row.n_counted} |")
-        lines += [f"| {name}: {each} | | | | | | |" for each in row.failed]
+        lines += [f"| {name}: {failure} | | | | | | |" for failure in row.failed]
         offs.append(abs(row.off))
     if offs:
         lines += ["", f"off by {median(offs):.1%} in the median (asked 7 %), by {max(offs):.1%} at worst (asked 15 %)"]
@@ -103,7 +103,7 @@ def compare(cell: Cell, plan: Plan, layers_ms: Mapping[ConvProblem, float | str]
     cell : Cell
     plan : Plan
     layers_ms : mapping of ConvProblem to float or str
-        Of each layer's problem a time, or why there is none.
+        The time of each layer's problem, or why there is none.
     conversions_ms : float
         All of them.
     """
@@ -142,10 +142,10 @@ def _row(cell: Cell, runner: Runner) -> Row:
         plan = plan_of(network_of(cell), images(cell), device=runner.device.id)
     shapes = dict(_shapes(plan))
     conversions_ms = sum(
-        _conversion_ms(shapes[each.tensor], images(cell).dtype, each.to.value)
-        if each.tensor in shapes
-        else each.time_ms  # between operators that are no convolutions, one of which Inductor has it done by
-        for each in plan.conversions
+        _conversion_ms(shapes[conversion.tensor], images(cell).dtype, conversion.to.value)
+        if conversion.tensor in shapes
+        else conversion.time_ms  # between operators that are no convolutions: Inductor lets one of them do it
+        for conversion in plan.conversions
     )
     return compare(cell, plan, dict(_layers_ms(runner, plan)), conversions_ms)
 
@@ -156,8 +156,8 @@ def _layers_ms(runner: Runner, plan: Plan) -> Iterator[tuple[ConvProblem, float 
 
     for layer in plan.layers:
         counted = layer.problem.plain if layer.advice.uncounted else layer.problem
-        (found,) = measure(runner, counted, [VARIANTS[layer.advice.variant]])
-        yield layer.problem, found.time_ms or f"{found.outcome.value}: {found.detail}"
+        (measurement,) = measure(runner, counted, [VARIANTS[layer.advice.variant]])
+        yield layer.problem, measurement.time_ms or f"{measurement.outcome.value}: {measurement.detail}"
 
 
 def _shapes(plan: Plan) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
@@ -170,7 +170,7 @@ def _shapes(plan: Plan) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
 
 
 def _conversion_ms(shape: tuple[int, int, int, int], dtype: Any, to: str) -> float:
-    """By a kernel of Inductor's, as a compiled graph has it: PyTorch's own copy takes several times as long."""
+    """Time of a conversion by Inductor's kernel, as in a compiled graph; PyTorch's own copy is several times slower."""
     import torch
 
     from benchmarks.networks.running import replayed_ms
@@ -193,8 +193,8 @@ def _converter(to: str) -> Callable[[Any], Any]:
     return compiled
 
 
-def _read(found: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    for fields in found:
+def _read(records: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    for fields in records:
         yield Row(**(dict(fields) | {"cell": Cell(**fields["cell"]), "failed": tuple(fields["failed"])}))
 
 

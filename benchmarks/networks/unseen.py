@@ -12,7 +12,7 @@ _GROUPS: Final = 32
 
 
 class Residual(nn.Module):  # type: ignore[misc]  # PyTorch is not followed
-    """Two 3×3 convolutions behind group norms, and what came in."""
+    """Two 3×3 convolutions behind group norms, added to the input."""
 
     def __init__(self, channels_in: int, channels: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Attention(nn.Module):  # type: ignore[misc]  # PyTorch is not followed
     def forward(self, x: Any) -> Any:
         """As `Module` has it."""
         y = self.norm(x)
-        heads = (each(y).flatten(2).transpose(1, 2) for each in (self.query, self.key, self.value))
+        heads = (projection(y).flatten(2).transpose(1, 2) for projection in (self.query, self.key, self.value))
         mixed = functional.scaled_dot_product_attention(*heads)
         return x + self.out(mixed.transpose(1, 2).reshape(x.shape))
 
@@ -69,9 +69,9 @@ class UNet(nn.Module):  # type: ignore[misc]  # PyTorch is not followed
     def __init__(self) -> None:
         super().__init__()
         widths = (64, 128, 256, 512, 1024)
-        self.down = nn.ModuleList(_pair(*each) for each in zip((3, *widths), widths, strict=False))
-        self.raise_ = nn.ModuleList(nn.ConvTranspose2d(2 * each, each, 2, stride=2) for each in widths[-2::-1])
-        self.up = nn.ModuleList(_pair(2 * each, each) for each in widths[-2::-1])
+        self.down = nn.ModuleList(_pair(*channels) for channels in zip((3, *widths), widths, strict=False))
+        self.raise_ = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, stride=2) for width in widths[-2::-1])
+        self.up = nn.ModuleList(_pair(2 * width, width) for width in widths[-2::-1])
         self.out = nn.Conv2d(64, 2, 1)
 
     def forward(self, x: Any) -> Any:

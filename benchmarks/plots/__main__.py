@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cpu", type=Path, help="what benchmarks.cpu wrote; default in benchmarks/results")
     chosen = parser.parse_args(arguments)
     folder = chosen.timings / chosen.device
-    found = {column: _known(folder, chosen.device, column) for column in ALL_COLUMNS}
-    known = {column: costs for column, costs in found.items() if costs is not None}
+    loaded = {column: _known(folder, chosen.device, column) for column in ALL_COLUMNS}
+    known = {column: costs for column, costs in loaded.items() if costs is not None}
     if not known:
         return 1
     on_cpu = chosen.cpu or RESULTS / f"cpu-{chosen.device}.json"

@@ -53,16 +53,16 @@ def write(report: Path, standing: Scores, peers: Path, docs: Path, readme: Path)
         Holds advice.md.
     readme : Path
     """
-    found = parts(json.loads(report.read_text(encoding="utf-8")), standing, read(peers))
-    for page, names in ((docs / "advice.md", list(found)), (readme, [NEVER])):
-        text = rewritten(page.read_text(encoding="utf-8"), {name: found[name] for name in names})
+    texts = parts(json.loads(report.read_text(encoding="utf-8")), standing, read(peers))
+    for page, names in ((docs / "advice.md", list(texts)), (readme, [NEVER])):
+        text = rewritten(page.read_text(encoding="utf-8"), {name: texts[name] for name in names})
         page.write_text(text, encoding="utf-8")
 
 
 def parts(report: Scores, standing: Scores, rows: list[Row]) -> dict[str, str]:
     """The parts of docs/advice.md, by the name of their marks.
 
-    What needs trees that are trained without some networks is of the report, everything else of the shipped tree.
+    Scores of trees that are trained without some networks come from the report, all others from the shipped tree.
     """
     layers = layers_of(rows)
     return standing_parts(standing) | {
@@ -76,7 +76,7 @@ def parts(report: Scores, standing: Scores, rows: list[Row]) -> dict[str, str]:
 
 
 def standing_parts(standing: Scores) -> dict[str, str]:
-    """Those of the shipped tree on networks that it was never trained on."""
+    """The parts on the shipped tree and networks that it was never trained on."""
     never = standing["never_trained"]
     return {
         NEVER: f"{precision_table(never)}\n\n{left_out_sentence(never)}",
@@ -94,7 +94,7 @@ def precision_table(part: Scores) -> str:
 
 
 def left_out_sentence(part: Scores) -> str:
-    """How many problems nobody is scored on, and why; and the tree on all of them."""
+    """How many problems no rule is scored on, and why; and the tree's score with them."""
     launched, silent = (
         ", ".join(f"{NAMES[rule]} {part[name][rule]:,}" for rule in BESIDE if part[name].get(rule)) or "none"
         for name in ("n_left_out", "n_silent")
@@ -110,12 +110,12 @@ def left_out_sentence(part: Scores) -> str:
 
 
 def left_out_part(trees: Scores, standing: Scores) -> str:
-    """The tree on all problems, and what needs no training on those that all of it can be scored on.
+    """The tree on all problems, and rules without training on the problems where all of those have a score.
 
     Parameters
     ----------
     trees : dict
-        Of the report: scores of trees that were trained without each network.
+        From the report: scores of trees that were trained without each network.
     standing : dict
         What is scored anew.
     """
@@ -148,7 +148,7 @@ def network_table(part: Scores) -> str:
 
 def common_table(scores: Scores) -> str:
     """A row a rule, the best first; over how many problems."""
-    ranked = sorted((each for each in scores if each != ORACLE), key=lambda rule: scores[rule]["geometric_mean"])
+    ranked = sorted((rule for rule in scores if rule != ORACLE), key=lambda rule: scores[rule]["geometric_mean"])
     head = (f"{_count(scores)} problems", "geometric mean", "95th percentile", "worst")
     return table(head, [(NAMES[rule], *_three(scores[rule]).split(" · ")) for rule in ranked])
 
@@ -172,7 +172,7 @@ def time_sentence(errors: Scores) -> str:
 
 
 def _precisions(scores: Scores) -> Iterable[tuple[str, Scores]]:
-    """Those that there are, in the order of the dtypes, with their names on the pages."""
+    """The precisions that have scores, in the order of the dtypes, with their names on the pages."""
     for dtype in DType:
         for layout in Layout:
             if of := scores.get(f"{dtype}/{layout}"):
@@ -180,7 +180,7 @@ def _precisions(scores: Scores) -> Iterable[tuple[str, Scores]]:
 
 
 def _count(scores: Scores) -> str:
-    """How many problems they rest on: all of them on the same."""
+    """How many problems the scores rest on, the same for all of them."""
     return f"{next(iter(scores.values()))['n_problems']:,}"
 
 

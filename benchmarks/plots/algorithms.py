@@ -55,8 +55,8 @@ def algorithms(costs: Costs, column: Column) -> Figure | None:
 
 def scatter(known: Known) -> str:
     """How wide the shaded bands are, in words: the deviations of all legacy algorithms, everywhere."""
-    found = np.concatenate([deviation_of(costs, variant) for costs in known.values() for variant in LEGACY])
-    percents = 100 * found[np.isfinite(found)]
+    deviations = np.concatenate([deviation_of(costs, variant) for costs in known.values() for variant in LEGACY])
+    percents = 100 * deviations[np.isfinite(deviations)]
     if not len(percents):
         return "How far samples scatter is not known."
     middle, nearly_all = np.quantile(percents, [0.5, 0.99])
@@ -68,7 +68,7 @@ def scatter(known: Known) -> str:
 
 
 def methods(costs: Costs, column: Column) -> Figure | None:
-    """The same of our kernels, by method, and of the best of cuDNN, over the fastest of all."""
+    """Time of our kernels, by method, and of the best of cuDNN, over that of the fastest of all."""
     by_method: dict[str, list[str]] = {}
     for variant in OURS:
         by_method.setdefault(method_of(variant), []).append(variant)
@@ -118,7 +118,7 @@ def workspace_of(costs: Costs, variant: str) -> np.ndarray:
 
 
 def _algorithm(costs: Costs, variant: str, values: np.ndarray) -> Line:
-    """A line of a legacy algorithm; dotted where the same may use tensor cores and this one does not."""
+    """A line of a legacy algorithm; dotted where it has a twin that may use tensor cores."""
     has_twin = f"{variant}_tc" in LEGACY and bool(np.isfinite(fastest_ms(costs, [f"{variant}_tc"])).any())
     colour = METHOD_COLOURS[method_of(variant)]
     return _line(variant.removeprefix("cudnn."), values, colour, ":" if has_twin else "-")

@@ -21,7 +21,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.costs import Costs
 
 METHODS: Final = {"direct": "cpu.direct", "FFT": "cpu.fft", "Winograd": "cpu.winograd"}
-"""Those of the course, and the serial variant of each."""
+"""The methods of the course, and the serial variant of each."""
 
 _STYLES: Final[tuple[Literal[":", "--", "-"], ...]] = (":", "--", "-")
 """Lines of one core, of all cores, and of the GPU."""
@@ -37,15 +37,15 @@ def beside_cpu_table(costs: Costs, cpu: CpuTimes) -> str:
         (f"{title}: {label} {value(problem)}", *(_cell(lines[method][problem]) for method in METHODS))
         for title, (_, value, label), problem in _layers(costs, cpu)
     ]
-    said = f"{cpu.name}, {cpu.cores} cores; ms of one core, of all, and of the GPU, and the GPU against all cores."
-    return f"{said}\n\n{table(('layer', *METHODS), rows)}"
+    heading = f"{cpu.name}, {cpu.cores} cores; ms of one core, of all, and of the GPU, and the GPU against all cores."
+    return f"{heading}\n\n{table(('layer', *METHODS), rows)}"
 
 
 def beside_cpu(costs: Costs, cpu: CpuTimes) -> Figure:
     """Time over what each experiment varies: one core, all cores, and the fastest of ours of the same method."""
     figure = Figure(figsize=(9.5, 5.6), layout="constrained")
     for panel, experiment in panels_of(figure):
-        layers = [problem for _, each, problem in _layers(costs, cpu) if each is experiment]
+        layers = [problem for _, other, problem in _layers(costs, cpu) if other is experiment]
         for method in METHODS:
             _draw(panel, [experiment[1](problem) for problem in layers], _lines(costs, cpu, method), layers, method)
     handles = [Line2D([], [], color=METHOD_COLOURS[name], marker=".", label=name) for name in METHODS]
@@ -64,8 +64,8 @@ def _layers(costs: Costs, cpu: CpuTimes) -> Iterator[tuple[str, Experiment, Conv
     timed = {problem for problem, _ in cpu.time_ms}
     for title, experiment in EXPERIMENTS.items():
         is_meant, value, _ = experiment
-        found = [problem for problem in costs.problems if problem in timed and is_meant(problem)]
-        yield from ((title, experiment, problem) for problem in sorted(found, key=value))
+        layers = [problem for problem in costs.problems if problem in timed and is_meant(problem)]
+        yield from ((title, experiment, problem) for problem in sorted(layers, key=value))
 
 
 def _lines(costs: Costs, cpu: CpuTimes, method: str) -> dict[ConvProblem, Line]:
@@ -83,13 +83,13 @@ def _lines(costs: Costs, cpu: CpuTimes, method: str) -> dict[ConvProblem, Line]:
 
 def _cell(line: Line) -> str:
     """``13.1 · 3.40 · 0.0102: 333×``; a dash for what was not timed."""
-    said = " · ".join("-" if np.isnan(ms) else f"{ms:.3g}" for ms in line)
+    text = " · ".join("-" if np.isnan(ms) else f"{ms:.3g}" for ms in line)
     ratio = line[1] / line[2]
-    return said if np.isnan(ratio) else f"{said}: {ratio:,.{1 if ratio < 10 else 0}f}×"
+    return text if np.isnan(ratio) else f"{text}: {ratio:,.{1 if ratio < 10 else 0}f}×"
 
 
 def _draw(panel: Axes, x: list[int], lines: dict[ConvProblem, Line], layers: list[ConvProblem], method: str) -> None:
     for place, style in enumerate(_STYLES):
         y = [lines[problem][place] for problem in layers]
         panel.plot(x, y, style, color=METHOD_COLOURS[method], marker=".", linewidth=1)
-    panel.set_xticks(x, [str(each) for each in x])
+    panel.set_xticks(x, [str(value) for value in x])

@@ -20,7 +20,7 @@ MOST_NORMALISED: Final = 10.0
 NORMALISED: Final = (0.86, MOST_NORMALISED)
 """The axis of normalised times."""
 _RIBBON: Final = (0.89, 0.96)
-"""Below the line of the fastest: which it is."""
+"""The ribbon below the line of the fastest, in the colour of the fastest."""
 
 _BAND_ALPHA: Final = 0.3
 

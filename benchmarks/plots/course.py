@@ -70,7 +70,7 @@ def _experiment(panel: Axes, costs: Costs, experiment: Experiment, lines: dict[s
     for name, times_ms in lines.items():
         _plot(panel, x, times_ms[rows], METHOD_COLOURS[name], "-")
     _plot(panel, x, fastest_ms(costs, CUDNN)[rows], "black", "--")
-    panel.set_xticks(x, [str(each) for each in x])
+    panel.set_xticks(x, [str(tick) for tick in x])
 
 
 def _plot(panel: Axes, x: list[int], y: np.ndarray, colour: str, style: str) -> None:

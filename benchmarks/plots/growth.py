@@ -14,7 +14,7 @@ from benchmarks.plots.pages import number, table
 from conv_advisor.models.costs import Costs
 
 FILTER_SIZE: Final = 3
-"""Where the study compared the two."""
+"""Where the study compared depth and filters."""
 _COLOURS: Final = {Varied.DEPTH: "#0072b2", Varied.FILTERS: "#d55e00"}
 
 
@@ -45,19 +45,19 @@ def growth(costs: Costs) -> Figure | None:
 
 
 def growth_table(costs: Costs) -> str:
-    """What twice the depth and twice the filters take, by the study and here, and what that comes to."""
+    """How much longer twice the depth and twice the filters take, by the study and here, and which takes more."""
     rows = [[f"`{variant}`", *_cells(costs, variant)] for variant in STUDIED]
     head = ["float16 NCHW, 3×3", "twice the depth, V100", "here", "twice the filters, V100", "here", "pairs"]
     deeper, wider = (
         _mean([_measured(costs, variant, varied).a_doubling for variant in STUDIED])
         for varied in (Varied.DEPTH, Varied.FILTERS)
     )
-    more = "more" if deeper > wider else "less"
-    said = (
+    degree = "more" if deeper > wider else "less"
+    text = (
         f"Over both, a doubling of the depth takes {number(deeper)} times as long and one of the filters"
-        f" {number(wider)} times: on this device the depth matters {more} than the filters."
+        f" {number(wider)} times: on this device the depth matters {degree} than the filters."
     )
-    return f"{table(head, rows)}\n\n{said}" if math.isfinite(deeper * wider) else table(head, rows)
+    return f"{table(head, rows)}\n\n{text}" if math.isfinite(deeper * wider) else table(head, rows)
 
 
 def _measured(costs: Costs, variant: str, varied: Varied) -> Growth:
@@ -67,9 +67,9 @@ def _measured(costs: Costs, variant: str, varied: Varied) -> Growth:
 def _cells(costs: Costs, variant: str) -> list[str]:
     here = {varied: _measured(costs, variant, varied) for varied in Varied}
     doublings = [
-        number(each.a_doubling)
+        number(pairs.a_doubling)
         for varied in (Varied.DEPTH, Varied.FILTERS)
-        for each in (STUDIED[variant][varied], here[varied])
+        for pairs in (STUDIED[variant][varied], here[varied])
     ]
     return [*doublings, " and ".join(str(len(here[varied].factors)) for varied in (Varied.DEPTH, Varied.FILTERS))]
 
@@ -78,12 +78,12 @@ def _mean(values: list[float]) -> float:
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
-def _draw(panel: Axes, found: Growth, varied: Varied) -> None:
-    """Every pair as a dot; the geometric mean of those of one factor, and one deviation to each side of it."""
+def _draw(panel: Axes, all_pairs: Growth, varied: Varied) -> None:
+    """Draw every pair as a dot, and the geometric mean of the pairs of a factor with one deviation to each side."""
     colour = _COLOURS[varied]
-    panel.plot(found.factors, found.ratios, ".", color=colour, alpha=0.25, markersize=4, linewidth=0)
-    logs = np.log2(found.ratios)
-    groups = [(factor, logs[found.factors == factor]) for factor in sorted(set(found.factors.tolist()))]
+    panel.plot(all_pairs.factors, all_pairs.ratios, ".", color=colour, alpha=0.25, markersize=4, linewidth=0)
+    logs = np.log2(all_pairs.ratios)
+    groups = [(factor, logs[all_pairs.factors == factor]) for factor in sorted(set(all_pairs.factors.tolist()))]
     groups = [(factor, group) for factor, group in groups if len(group) > 1]
     x = [factor for factor, _ in groups]
     middle, reach = (np.array([function(group) for _, group in groups]) for function in (np.mean, np.std))

@@ -58,8 +58,8 @@ def all_followed(known: Known) -> list[tuple[Guideline, Followed | None]]:
 def summary(book: Book) -> str:
     """How many guidelines and findings hold."""
     judged = [fared.verdict if fared else Verdict.UNKNOWN for _, fared in all_followed(book.known)]
-    found = [statement.judge(statement.value(book)) for statement in STATEMENTS]
-    return f"of {len(judged)} guidelines {_counted(judged)}; of {len(found)} findings {_counted(found)}."
+    verdicts = [statement.judge(statement.value(book)) for statement in STATEMENTS]
+    return f"of {len(judged)} guidelines {_counted(judged)}; of {len(verdicts)} findings {_counted(verdicts)}."
 
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
@@ -79,15 +79,15 @@ def guideline_table(known: Known) -> str:
         " that does not run counts as not within it; so does one that was given up after its first launch, which also"
         " has no slowdown."
     )
-    return f"{text}\n\n{table(head, [_guideline_row(*each) for each in all_followed(known)])}"
+    return f"{text}\n\n{table(head, [_guideline_row(*entry) for entry in all_followed(known)])}"
 
 
 def _guideline_row(guideline: Guideline, fared: Followed | None) -> list[str]:
-    said = [guideline.source, f"“{guideline.quote}”", guideline.where]
+    cells = [guideline.source, f"“{guideline.quote}”", guideline.where]
     if fared is None:
-        return [*said, *["-"] * 7, _VERDICT_MARKS[Verdict.UNKNOWN]]
+        return [*cells, *["-"] * 7, _VERDICT_MARKS[Verdict.UNKNOWN]]
     return [
-        *(*said, str(fared.n_problems)),
+        *(*cells, str(fared.n_problems)),
         *(percent(share) for share in (fared.share_run, fared.share_best, fared.share_close)),
         *(number(slowdown) for slowdown in (fared.slowdown, fared.slowdown_of_all)),
         f"`{fared.instead}` {percent(fared.share_instead)}",
@@ -119,38 +119,38 @@ def workspace_table(costs: Costs) -> str:
 
 
 def _workspace(costs: Costs, variant: str, filter_size: int) -> str:
-    said = f" ({SAID_MIB[variant, filter_size]:g})" if (variant, filter_size) in SAID_MIB else ""
+    theirs = f" ({SAID_MIB[variant, filter_size]:g})" if (variant, filter_size) in SAID_MIB else ""
     rows = is_where(costs, filters=[filter_size]) & np.isfinite(fastest_ms(costs, [variant]))
     if not rows.any():
-        return f"does not run{said}"
+        return f"does not run{theirs}"
     mib = costs.workspace_bytes[rows, costs.variants.index(variant)] / MIB
     known = mib[np.isfinite(mib)]
-    return f"{_mib(known.mean())}, {_mib(known.max())}{said}" if len(known) else f"unknown{said}"
+    return f"{_mib(known.mean())}, {_mib(known.max())}{theirs}" if len(known) else f"unknown{theirs}"
 
 
 def _mib(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def together_table(known: Known, found: Mapping[int, Sequence[tuple[str, Result]]], tree: Mapping[str, float]) -> str:
+def together_table(known: Known, scored: Mapping[int, Sequence[tuple[str, Result]]], tree: Mapping[str, float]) -> str:
     """The study's guidelines taken together, our rules and the tree, by dtype and layout.
 
     Parameters
     ----------
     known : Known
-    found : mapping of number of rules to (``dtype/layout``, Result)
+    scored : mapping of number of rules to (``dtype/layout``, Result)
         On layers of networks held out.
     tree : mapping of ``dtype/layout`` to geometric-mean slowdown
         On layers of networks held out.
     """
-    rules = [f"our {count} rules" for count in found]
+    rules = [f"our {count} rules" for count in scored]
     head = ["", "study, against the legacy algorithms", "study, against everything", *rules, "the tree"]
     keys = {" ".join(column): ("/".join(column), {column: costs}) for column, costs in known.items()}
     rows = []
     for title, (key, part) in {**keys, "all": ("overall", known)}.items():
-        mine = [[each for column, each in results if key in (column, "overall")] for results in found.values()]
+        mine = [[result for column, result in results if key in (column, "overall")] for results in scored.values()]
         fared = [study_fared(of_some(part, LEGACY)), study_fared(part), *map(Fared.of, mine)]
-        cells = [f"{number(each.slowdown)} · {number(each.p95)}" for each in fared]
+        cells = [f"{number(score.slowdown)} · {number(score.p95)}" for score in fared]
         rows.append([title, *cells, number(tree.get(key, np.nan), 3)])
     return table(head, rows)
 
@@ -176,6 +176,6 @@ def _rule_row(rule: Rule, results: Sequence[Result]) -> list[str]:
 
 
 def of_some(known: Known, variants: Sequence[str]) -> dict[Column, Costs]:
-    """What is known of some variants alone, whose best is then what they are held against."""
+    """The costs of some variants alone, which are then compared to the best among them."""
     parts = {column: only(costs, variants) for column, costs in known.items()}
     return {column: costs for column, costs in parts.items() if costs.problems}

@@ -44,17 +44,17 @@ OF_COLUMN: Final[dict[str, tuple[str, Callable[[Costs, Column], Figure | None]]]
     "cuconv": ("The best of cuDNN's legacy algorithms over cuConv and over the best of ours", algorithms.cuconv),
     "workspaces": ("The workspace of each of cuDNN's legacy algorithms", algorithms.workspaces),
 }
-"""Figures that there is one of for each dtype and layout, with what they show."""
+"""Figures drawn once for each dtype and layout, with what they show."""
 _ALONE: Final = {
     "shares": "How often each method is the fastest",
     "growth": "Time of the larger of two layers over that of the smaller, by how much deeper or wider it is",
     "course": "The course's experiments",
     "course-cpu": "The course's experiments on a CPU and on the GPU",
 }
-"""Figures that there is one of, with what they show."""
+"""Figures drawn only once, with what they show."""
 GROUPS: Final = (*OF_COLUMN, *_ALONE)
 _ONCE: Final = {"workspaces": FULL}
-"""Those that are drawn of one dtype and layout alone."""
+"""Figures drawn of one dtype and layout alone."""
 
 
 def write(book: Book, docs: Path, device_id: str, card: Path) -> None:
@@ -75,7 +75,7 @@ def write(book: Book, docs: Path, device_id: str, card: Path) -> None:
 
 
 def draw(book: Book) -> Iterator[Drawing]:
-    """Every figure that there is something to draw in."""
+    """Every figure for which there is something to draw."""
     yield _alone("shares", shares(book.known))
     for name, (caption, of_column) in OF_COLUMN.items():
         for column, costs in book.known.items():
@@ -96,11 +96,11 @@ def _alone(name: str, figure: Figure) -> Drawing:
 
 def parts(book: Book, device_id: str, tree: Mapping[str, float]) -> dict[str, str]:
     """The parts of the page, by the name of their marks."""
-    found = held_out(book.known, (N_RULES, MORE_RULES))
+    by_count = held_out(book.known, (N_RULES, MORE_RULES))
     return {
         "summary": f"On {device_id}: {summary(book)}",
         "guidelines": guideline_table(book.known),
-        "together": together_table(book.known, found, tree),
+        "together": together_table(book.known, by_count, tree),
         "statements": statement_table(book),
         "rules": rules_table(book.known, N_RULES),
         "rules for cuDNN": _cudnn_rules(book.known),

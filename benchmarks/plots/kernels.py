@@ -29,7 +29,7 @@ def winners(costs: Costs, column: Column) -> Figure:
     """The fastest variant of every layer at every batch; a panel a filter size."""
     place, _, _ = best_of(costs, [*OURS, *CUDNN, *LIBRARIES])
     colours = list(dict.fromkeys(colour_of(variant) for variant in (*OURS, *LIBRARIES, *CUDNN)))
-    there = {colour_of(costs.variants[each]) for each in place}
+    there = {colour_of(costs.variants[index]) for index in place}
     batches = sorted({problem.n for problem in costs.problems})
     figure = Figure(figsize=(9.5, 8.6), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=(32, 10))
@@ -37,10 +37,10 @@ def winners(costs: Costs, column: Column) -> Figure:
     for filter_size in FILTERS:
         layers = sorted({layer_of(p) for p in costs.problems if p.r == filter_size}, reverse=True)
         cells = np.full((len(layers), len(batches)), np.nan)
-        for problem, each in zip(costs.problems, place, strict=True):
+        for problem, index in zip(costs.problems, place, strict=True):
             if problem.r == filter_size:
                 cell = layers.index(layer_of(problem)), batches.index(problem.n)
-                cells[cell] = colours.index(colour_of(costs.variants[each]))
+                cells[cell] = colours.index(colour_of(costs.variants[index]))
         panel = figure.add_subplot(panels[filter_size])
         if layers:
             palette = ListedColormap([colour for colour, _ in colours])
@@ -145,7 +145,7 @@ FIGURES: Final = {"winners": winners, "speedups": speedups, "slowdowns": slowdow
 
 
 def figures_of(costs: Costs) -> list[str]:
-    """The figures that there is something to draw in: where nothing is ours, there is nothing to compare."""
+    """The figures that have something to draw: where nothing is ours, there is nothing to compare."""
     return [name for name in FIGURES if name != "speedups" or np.isfinite(best_of(costs, OURS)[1]).any()]
 
 
@@ -198,10 +198,10 @@ def table(known: Known) -> str:
         _, cudnn_ms, _ = best_of(costs, CUDNN)
         won = is_win(costs)
         ratio = cudnn_ms / ours_ms
-        one_image = [each for each, p in zip(ratio, costs.problems, strict=True) if p.n == 1 and 0 < each < np.inf]
+        one_image = [gain for gain, p in zip(ratio, costs.problems, strict=True) if p.n == 1 and 0 < gain < np.inf]
         counts = {v: int((won & (place == index)).sum()) for index, v in enumerate(costs.variants)}
         by_variant = ", ".join(f"`{v}` {counts[v]}" for v in sorted(counts, key=lambda v: -counts[v]) if counts[v])
-        better = geometric_mean([max(1.0, each) for each in ratio if each < np.inf])
+        better = geometric_mean([max(1.0, gain) for gain in ratio if gain < np.inf])
         lines.append(
             f"| {' '.join(column)} | {len(costs.problems)} | {100 * won.mean():.0f} % | {better:.2f} "
             f"| {number(geometric_mean(one_image))} | {by_variant or '-'} |"
@@ -218,7 +218,7 @@ def class_table(costs: Costs) -> str:
         cells = []
         for n in batches:
             mine = np.array([p.r == filter_size and p.n == n for p in costs.problems], dtype=bool)
-            there = [each for each in ratio[mine] if 0 < each < np.inf]
+            there = [gain for gain in ratio[mine] if 0 < gain < np.inf]
             share = f" ({100 * won[mine].mean():.0f} %)" if there else ""
             cells.append(number(geometric_mean(there)) + share)
         lines.append(f"| {filter_size}x{filter_size} | {' | '.join(cells)} |")
@@ -226,6 +226,6 @@ def class_table(costs: Costs) -> str:
 
 
 def _mean(values: np.ndarray) -> float:
-    """Geometric mean of those that are known, where that is at least half of them."""
+    """Geometric mean of the known values, where they are at least half of all."""
     there = values[~np.isnan(values)]
     return geometric_mean(list(there)) if 2 * len(there) >= len(values) else float("nan")

@@ -36,7 +36,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: float, digits: int = 2) -> str:
-    """With so many decimals; a dash where there is none."""
+    """A number with so many decimals; a dash where there is none."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
 
 

@@ -56,7 +56,7 @@ def wins(costs: Costs, filter_size: int, pool: Sequence[str]) -> dict[Method, fl
 
 
 def whose(variant: str) -> str:
-    """Ours, cuDNN's, or that of the library behind ours."""
+    """Whose a variant is: ours, cuDNN's, or that of the library behind ours."""
     return "cuBLAS" if variant in LIBRARIES else "ours" if variant in OURS else "cuDNN"
 
 

@@ -62,22 +62,22 @@ def plain(model: TreeModel, costs: Costs) -> dict[str, str]:
 
 
 def _scores(layout: Layout, trees: Sequence[PlainTree], model: TreeModel, judged: Costs) -> Iterator[tuple[str, ...]]:
-    """A row a tree, all on the problems where each has a choice that was timed to the end."""
+    """A row a tree, on the problems where the choice of every tree was timed to the end."""
     names = [f"plain, {leaves:,} leaves" for leaves in LEAVES]
     results = {name: judge(judged, tree.order) for name, tree in zip(names, trees, strict=True)}
     results["as it ships"] = judge(judged, Advisor(model).predict_order)
-    for name, found in comparable(results).items():
-        weights = even_weights([each.problem for each in found])
-        score = Score.of(found, weights)
-        is_over = sum(weight for weight, each in zip(weights, found, strict=True) if each.slowdown > 1 + WITHIN)
-        told = f"{number(score.geometric_mean, 3)} · {number(score.p95)} · {number(score.worst, 1)}"
-        yield layout.upper(), name, f"{score.n_problems:,}", told, percent(float(is_over))
+    for name, fared in comparable(results).items():
+        weights = even_weights([result.problem for result in fared])
+        score = Score.of(fared, weights)
+        is_over = sum(weight for weight, result in zip(weights, fared, strict=True) if result.slowdown > 1 + WITHIN)
+        text = f"{number(score.geometric_mean, 3)} · {number(score.p95)} · {number(score.worst, 1)}"
+        yield layout.upper(), name, f"{score.n_problems:,}", text, percent(float(is_over))
 
 
 def _lines(side: Side, level: int) -> Iterator[str]:
     share = percent(side.share) if side.share >= 0.005 else "under 1 %"
     winners = ", ".join(f"`{name}` on {percent(of)}" for name, of in side.winners) or "nothing is expected to run"
-    said = f"{side.said}: " if side.said else ""
-    yield f"{'    ' * level}- {said}{share} of the layers; {winners}"
+    prefix = f"{side.said}: " if side.said else ""
+    yield f"{'    ' * level}- {prefix}{share} of the layers; {winners}"
     for below in side.below:
         yield from _lines(below, level + 1)

@@ -1,4 +1,4 @@
-"""One layer in a worker: all that any rule would run, the oracle chosen on one pass, everything told on another."""
+"""One layer in a worker: all that any rule would run; one pass chooses the oracle, and another is reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Order:
     is_fresh : bool
         Whether every variant is tried, where nobody has measured the layer.
     rule : StopRule
-        Applies to the pass that is told, all rounds together.
+        Applies to the pass that is reported, all rounds together.
     networks, tree : str
         As in `Row`.
     """
@@ -71,7 +71,7 @@ class Calls:
     layer: Layer
 
     def first(self, mode: str) -> Called | None:
-        """PyTorch's first call in this mode; None where it fails. That, or a wrong result, is noted."""
+        """PyTorch's first call in this mode; None where it fails. A failure or a wrong result is noted."""
         report_progress(0, mode)
         layer = self.layer
         if mode in layer.excluded:
@@ -86,7 +86,7 @@ class Calls:
         return called
 
     def sample(self, called: Called, captured: dict[str, bool], rule: StopRule) -> tuple[float, ...]:
-        """Times in ms; nothing where that fails, which is noted. Whether they are those of graphs goes to captured."""
+        """Times in ms; none where sampling fails, which is noted. `captured` gets whether graphs were replayed."""
         report_progress(0, called.mode)
         try:
             samples_ms, captured[called.mode] = self.peer.sample(called, rule)
@@ -135,7 +135,7 @@ def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[
         return [replace(blank, failure=f"{Outcome.OUT_OF_MEMORY}: {error}")]
     layer = Layer(runner, order.problem, operands, excluded)
     choices = {**order.choices, **_asked(layer)}
-    picked = {rule: _first_that_runs(layer, given) for rule, given in choices.items()}
+    picked = {rule: _first_that_runs(layer, candidates) for rule, candidates in choices.items()}
     chosen_ms = _choosing_pass(layer, order)
     picked = {rule: choice if choice in chosen_ms else None for rule, choice in picked.items()}
     if chosen_ms:
@@ -154,9 +154,9 @@ def peer_of(opener: str, device_id: str) -> Peer:
     return peer
 
 
-def _first_that_runs(layer: Layer, given: Iterable[Choice]) -> Choice | None:
-    """Prepare one after the other until one runs."""
-    return next((ready for choice in given if (ready := layer.prepare(choice))), None)
+def _first_that_runs(layer: Layer, choices: Iterable[Choice]) -> Choice | None:
+    """Prepare one choice after the other until one runs."""
+    return next((ready for choice in choices if (ready := layer.prepare(choice))), None)
 
 
 def _asked(layer: Layer) -> dict[str, tuple[Choice, ...]]:
@@ -202,12 +202,12 @@ def _told(
 ) -> list[Row]:
     """The pass that is reported: all take turns."""
     calls, captured = Calls(peer, layer), dict.fromkeys(MODES, True)
-    called = {mode: found for mode in MODES if (found := calls.first(mode)) is not None}
+    called = {mode: first for mode in MODES if (first := calls.first(mode)) is not None}
     timed: dict[Choice | str, Callable[[StopRule], tuple[float, ...]]] = {
-        each: partial(layer.sample, each) for each in picked.values() if each
+        choice: partial(layer.sample, choice) for choice in picked.values() if choice
     }
     timed |= {mode: partial(calls.sample, call, captured) for mode, call in called.items()}
-    samples = {each: tuple(chain(*rounds)) for each, rounds in take_turns(timed, order.rule).items()}
+    samples = {key: tuple(chain(*rounds)) for key, rounds in take_turns(timed, order.rule).items()}
     ours = [
         _row_of(layer, order, rule, choice, samples, chosen_ms, choices.get(rule, ()), blank)
         for rule, choice in picked.items()
@@ -224,11 +224,11 @@ def _row_of(
     choice: Choice | None,
     samples: Mapping[Any, tuple[float, ...]],
     chosen_ms: Mapping[Choice, float],
-    given: tuple[Choice, ...],
+    choices: tuple[Choice, ...],
     blank: Row,
 ) -> Row:
-    failed = [each for each in given if each.name in layer.failures]
-    failure = "; ".join(f"{each.name}: {layer.failures[each.name]}" for each in failed)
+    failed = [candidate for candidate in choices if candidate.name in layer.failures]
+    failure = "; ".join(f"{candidate.name}: {layer.failures[candidate.name]}" for candidate in failed)
     row = replace(blank, rule=rule, failure=failure)
     if choice is None or choice not in layer.ready:
         return replace(row, failure=failure or "nothing of it was chosen, or it is left out")
@@ -239,10 +239,10 @@ def _row_of(
         plan=layer.plan_of(choice),
         samples_ms=samples[choice],
         chosen_ms=chosen_ms[choice],
-        predicted_ms=order.predicted_ms if rule == ADVICE and choice == given[0] else None,
+        predicted_ms=order.predicted_ms if rule == ADVICE and choice == choices[0] else None,
         first_call_s=ready.prepared_s,
         max_error=ready.first.max_error,
-        others_ms={each.name: time_ms for each, time_ms in chosen_ms.items()} if rule == ORACLE else {},
+        others_ms={candidate.name: time_ms for candidate, time_ms in chosen_ms.items()} if rule == ORACLE else {},
     )
 
 

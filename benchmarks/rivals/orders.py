@@ -48,26 +48,26 @@ def of_networks(
     ------
     UnknownNetwork
     """
-    found: dict[ConvProblem, list[str]] = {}
+    by_problem: dict[ConvProblem, list[str]] = {}
     for name in names:
         for member in networks.GROUPS.get(name, (name,)):
             for problem in networks.problems(member, batches=batches, dtypes=dtypes, layouts=layouts):
-                found.setdefault(problem, []).append(member)
-    return {problem: " ".join(dict.fromkeys(members)) for problem, members in found.items()}
+                by_problem.setdefault(problem, []).append(member)
+    return {problem: " ".join(dict.fromkeys(members)) for problem, members in by_problem.items()}
 
 
 def shuffled(problems: Iterable[ConvProblem], seed: int) -> list[ConvProblem]:
-    """In an order that has dtypes and layouts in turns, and leaves a fair sample of all wherever it ends."""
+    """The problems in an order that takes dtypes and layouts in turns, and leaves a fair sample wherever it ends."""
     columns: dict[Column, list[ConvProblem]] = {}
     for problem in sorted(problems, key=lambda problem: problem.key):
         columns.setdefault((problem.dtype, problem.layout), []).append(problem)
-    for each in columns.values():
-        random.Random(seed).shuffle(each)  # noqa: S311 - an order, no secret
+    for of_column in columns.values():
+        random.Random(seed).shuffle(of_column)  # noqa: S311 - an order, no secret
     return [problem for row in zip_longest(*columns.values()) for problem in row if problem is not None]
 
 
 def orders(
-    wanted: Mapping[ConvProblem, str],
+    named: Mapping[ConvProblem, str],
     model: TreeModel,
     attempts: pa.Table,
     *,
@@ -79,10 +79,10 @@ def orders(
 
     Parameters
     ----------
-    wanted : mapping of ConvProblem to str
+    named : mapping of ConvProblem to str
         With the names of the networks that have its layer.
     model : TreeModel
-        Whose advice is asked. It answers by the tree alone: what the timings know is not told to it.
+        Gives the advice, by the tree alone: it does not see the timings.
     attempts : pyarrow.Table
         What is known of the problems, in `data.parquet.ATTEMPTS`.
     near : Near
@@ -92,9 +92,9 @@ def orders(
     """
     near = near or Near()
     advisor = Advisor(model)
-    known = {} if is_fresh else from_timings(attempts, wanted, POOL)
-    singles = single_best(attempts, model.device.id, wanted)
-    for problem, names in wanted.items():
+    known = {} if is_fresh else from_timings(attempts, named, POOL)
+    singles = single_best(attempts, model.device.id, named)
+    for problem, names in named.items():
         advised, predicted_ms = _advised(advisor, problem)
         single = singles.get((problem.dtype, problem.layout), ())
         yield Order(
@@ -136,4 +136,4 @@ def _advised(advisor: Advisor, problem: ConvProblem) -> tuple[tuple[Choice, ...]
 
 def _near(chosen_ms: Mapping[Choice, float], near: Near) -> tuple[Choice, ...]:
     ranked = sorted(chosen_ms, key=chosen_ms.__getitem__)[: near.most]
-    return tuple(Choice(each.variant) for each in ranked if chosen_ms[each] <= near.factor * chosen_ms[ranked[0]])
+    return tuple(Choice(choice.variant) for choice in ranked if chosen_ms[choice] <= near.factor * chosen_ms[ranked[0]])

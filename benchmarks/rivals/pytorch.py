@@ -129,8 +129,8 @@ class PyTorch:
 
     def _call(self, problem: ConvProblem, operands: Operands, mode: str) -> Called:
         y = self._tensor(operands.y, problem)
-        given = (operands.x, operands.weight, operands.bias, operands.residual)
-        tensors = tuple(None if array is None else self._tensor(array, problem) for array in given)
+        arrays = (operands.x, operands.weight, operands.bias, operands.residual)
+        tensors = tuple(None if array is None else self._tensor(array, problem) for array in arrays)
         once = partial(self.layer_of(problem, mode), *tensors)
         calls_s: list[float] = []
 
@@ -140,10 +140,10 @@ class PyTorch:
                 stream.synchronize()
                 for _ in range(1 if calls_s else _FIRST_CALLS):
                     started = time.perf_counter()
-                    found = once()
+                    output = once()
                     stream.synchronize()
                     calls_s.append(time.perf_counter() - started)
-                y.copy_(found)
+                y.copy_(output)
 
         def run(*_operands: Any) -> None:
             with _OnStream(self._torch, self._pointer):
@@ -184,11 +184,11 @@ class PyTorch:
 
     def _tensor(self, array: Any, problem: ConvProblem) -> Any:
         """The same memory as a tensor of shape (n, c, h, w), whatever the layout."""
-        found = self._torch.from_dlpack(array)
+        tensor = self._torch.from_dlpack(array)
         if problem.dtype is DType.BFLOAT16:
-            found = found.view(self._torch.bfloat16)
-        is_image = len(found.shape) == 4
-        return found.permute(0, 3, 1, 2) if is_image and problem.layout is Layout.NHWC else found
+            tensor = tensor.view(self._torch.bfloat16)
+        is_image = len(tensor.shape) == 4
+        return tensor.permute(0, 3, 1, 2) if is_image and problem.layout is Layout.NHWC else tensor
 
 
 class _OnStream:

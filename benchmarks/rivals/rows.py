@@ -35,7 +35,7 @@ RULES: Final = (
     DEFAULT,
     TUNED,
 )
-"""Whose choices are compared with the oracle, in the order of the tables."""
+"""Rules whose choices are compared with the oracle, in the order of the tables."""
 
 JOURNAL: Final = ".jsonl"
 
@@ -54,7 +54,7 @@ class Row:
     plan : str
         JSON that rebuilds the exact plan; empty where the variant has only one.
     samples_ms : tuple of float
-        Those of the pass that is reported; empty where nothing runs.
+        Samples of the pass that is reported; empty where nothing runs.
     chosen_ms : float or None
         Median on the pass that the oracle was chosen on.
     predicted_ms : float or None
@@ -158,7 +158,7 @@ def append(rows: Iterable[Row], journal: Path) -> None:
 
 
 def merge(parts: Iterable[Sequence[Row]]) -> list[Row]:
-    """The rows of several runs; of the same layer those of the last run given count."""
+    """The rows of several runs; those of a layer in the last run that has it count."""
     by_problem: dict[ConvProblem, list[Row]] = {}
     for part in parts:
         fresh: dict[ConvProblem, list[Row]] = {}
@@ -169,7 +169,7 @@ def merge(parts: Iterable[Sequence[Row]]) -> list[Row]:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a journal, but for a last one that was not finished."""
+    """The lines of a journal, without a last one that was not finished."""
     return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
 
 

@@ -19,7 +19,7 @@ MUCH_SLOWER: Final = 1.05
 """Layers so many times slower than PyTorch's default are counted."""
 
 Layer = Mapping[str, Row]
-"""The rows of one layer by rule, those alone that have a time; that of the oracle is among them."""
+"""The rows of one layer by rule, only those that have a time; the oracle's is among them."""
 
 Column = tuple[str, str]
 
@@ -110,34 +110,34 @@ def layers_of(rows: Iterable[Row]) -> list[Layer]:
 
 
 def of_column(layers: Iterable[Layer], column: Column) -> list[Layer]:
-    """Those of one dtype and layout."""
+    """The layers of one dtype and layout."""
     return [layer for layer in layers if layer[ORACLE].column == column]
 
 
 def slowdown(layers: Iterable[Layer], rule: str) -> Slowdown | None:
     """How a rule fares against the oracle, over the layers where both have a time; None where there are none."""
-    found = [
+    pairs = [
         (layer[rule].time_ms / layer[ORACLE].time_ms, layer[rule].problem.key) for layer in layers if rule in layer
     ]
-    if not found:
+    if not pairs:
         return None
-    values = [value for value, _ in found]
-    return Slowdown(len(found), geometric_mean(values), float(np.quantile(values, 0.95)), *max(found))
+    values = [value for value, _ in pairs]
+    return Slowdown(len(pairs), geometric_mean(values), float(np.quantile(values, 0.95)), *max(pairs))
 
 
 def speedup(layers: Iterable[Layer], rule: str) -> Speedup | None:
     """How much faster advice is than another rule; None where no layer has both."""
     both = [layer for layer in layers if rule in layer and ADVICE in layer]
-    found = [(layer[rule].time_ms / layer[ADVICE].time_ms, layer[rule].problem.key) for layer in both]
-    if not found:
+    pairs = [(layer[rule].time_ms / layer[ADVICE].time_ms, layer[rule].problem.key) for layer in both]
+    if not pairs:
         return None
-    values = [value for value, _ in found]
+    values = [value for value, _ in pairs]
     return Speedup(
-        len(found),
+        len(pairs),
         geometric_mean(values),
         sum(value > 1 for value in values) / len(values),
         sum(value * MUCH_SLOWER < 1 for value in values) / len(values),
-        *min(found),
+        *min(pairs),
     )
 
 
@@ -168,9 +168,9 @@ def worth(layers: Iterable[Layer]) -> Worth | None:
 
 def failures(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
     """How often each rule failed in which way: rows by rule and outcome."""
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for row in rows:
         if row.failure and not row.samples_ms:
             key = (row.rule, row.failure.partition(":")[0])
-            found[key] = found.get(key, 0) + 1
-    return found
+            counts[key] = counts.get(key, 0) + 1
+    return counts

@@ -49,7 +49,7 @@ def report(rows: Sequence[Row]) -> str:
 
 
 def heading(rows: Sequence[Row], layers: Sequence[Layer]) -> str:
-    """What ran, on what."""
+    """What ran, and on what device."""
     devices, trees, software = (
         "; ".join(sorted({getattr(row, name) for row in rows} - {""})) or "none"
         for name in ("device", "tree", "software")
@@ -64,7 +64,7 @@ def heading(rows: Sequence[Row], layers: Sequence[Layer]) -> str:
 
 
 def slowdown_table(layers: Sequence[Layer]) -> str:
-    """A line a dtype and layout, a column a rule; what advice is to reach stands beneath."""
+    """A line a dtype and layout, a column a rule; the targets of advice stand beneath."""
     lines = [
         (_named(column), str(len(of_column(layers, column))), *(_slowdown(of_column(layers, column), r) for r in RULES))
         for column in COLUMNS
@@ -90,13 +90,13 @@ def speedup_table(layers: Sequence[Layer]) -> str:
     for column in (*COLUMNS, None):
         part = layers if column is None else of_column(layers, column)
         for rule in (DEFAULT, TUNED):
-            found = speedup(part, rule)
-            if found:
+            gain = speedup(part, rule)
+            if gain:
                 target = None if column is None or column not in TARGETS else TARGETS[column].speedup
-                mean = reached(found.geometric_mean, target if rule == DEFAULT else 1.0, times)
-                shares = (percent(found.share_faster), percent(found.share_much_slower))
+                mean = reached(gain.geometric_mean, target if rule == DEFAULT else 1.0, times)
+                shares = (percent(gain.share_faster), percent(gain.share_much_slower))
                 name = "all" if column is None else _named(column)
-                lines.append((name, rule, str(found.n_layers), mean, *shares, times(found.worst), found.worst_layer))
+                lines.append((name, rule, str(gain.n_layers), mean, *shares, times(gain.worst), gain.worst_layer))
     return markdown(head, lines)
 
 
@@ -104,11 +104,11 @@ def prediction_table(layers: Sequence[Layer]) -> str:
     """How far off the times are; a line a dtype and layout."""
     lines = []
     for name, part in _parts(layers):
-        found = prediction(part)
-        if found:
-            is_reached = "reached" if found.median <= PREDICTION_TARGET else "missed"
-            middle = f"{percent(found.median)} ({is_reached}: {percent(PREDICTION_TARGET)})"
-            lines.append((name, str(found.n_layers), middle, percent(found.p90)))
+        error = prediction(part)
+        if error:
+            is_reached = "reached" if error.median <= PREDICTION_TARGET else "missed"
+            middle = f"{percent(error.median)} ({is_reached}: {percent(PREDICTION_TARGET)})"
+            lines.append((name, str(error.n_layers), middle, percent(error.p90)))
     return markdown(("", "layers", "median error", "90th percentile"), lines)
 
 
@@ -117,11 +117,11 @@ def worth_table(layers: Sequence[Layer]) -> str:
     head = ("", "layers", "never pays", "else after", "tuning of a layer", "of all layers", "first call untuned")
     lines = []
     for name, part in _parts(layers):
-        found = worth(part)
-        if found:
-            calls = "-" if found.calls is None else f"{found.calls:,.0f} calls"
-            seconds = (f"{found.tuning_s:.3f} s", f"{found.total_s:.0f} s", f"{found.untuned_s:.3f} s")
-            lines.append((name, str(found.n_layers), percent(found.share_never), calls, *seconds))
+        payoff = worth(part)
+        if payoff:
+            calls = "-" if payoff.calls is None else f"{payoff.calls:,.0f} calls"
+            seconds = (f"{payoff.tuning_s:.3f} s", f"{payoff.total_s:.0f} s", f"{payoff.untuned_s:.3f} s")
+            lines.append((name, str(payoff.n_layers), percent(payoff.share_never), calls, *seconds))
     return markdown(head, lines)
 
 
@@ -132,7 +132,7 @@ def network_table(layers: Sequence[Layer]) -> str:
     for name in names:
         part = [layer for layer in layers if name in next(iter(layer.values())).networks.split()]
         over = (speedup(part, rule) for rule in (DEFAULT, TUNED))
-        means = (times(found.geometric_mean) if found else "-" for found in over)
+        means = (times(gain.geometric_mean) if gain else "-" for gain in over)
         lines.append((name, str(len(part)), _slowdown(part, ADVICE), *means))
     return markdown(("", "layers", "slowdown of advice", f"over {DEFAULT}", f"over {TUNED}"), lines)
 
@@ -158,23 +158,23 @@ def _named(column: Column) -> str:
 
 
 def _slowdown(layers: Sequence[Layer], rule: str) -> str:
-    found = slowdown(layers, rule)
-    return f"{found.geometric_mean:.3f} · {found.p95:.2f} · {found.worst:.2f}" if found else "-"
+    behind = slowdown(layers, rule)
+    return f"{behind.geometric_mean:.3f} · {behind.p95:.2f} · {behind.worst:.2f}" if behind else "-"
 
 
 def _targets(layers: Sequence[Layer]) -> str:
-    """Whether advice reaches what it is to reach; a line a dtype and layout that has a target."""
+    """Whether advice reaches its targets; a line a dtype and layout that has some."""
     lines = []
     for column, target in TARGETS.items():
-        found = slowdown(of_column(layers, column), ADVICE)
-        if found:
+        behind = slowdown(of_column(layers, column), ADVICE)
+        if behind:
             pairs = (
-                (found.geometric_mean, target.geometric_mean, ".3f"),
-                (found.p95, target.p95, ".2f"),
-                (found.worst, target.worst, ".2f"),
+                (behind.geometric_mean, target.geometric_mean, ".3f"),
+                (behind.p95, target.p95, ".2f"),
+                (behind.worst, target.worst, ".2f"),
             )
             cells = [
                 f"{value:{form}} ({'reached' if value <= most else 'missed'}: {most:g})" for value, most, form in pairs
             ]
-            lines.append((_named(column), *cells, found.worst_layer))
+            lines.append((_named(column), *cells, behind.worst_layer))
     return markdown(("advice", "geometric mean", "p95", "worst", "at"), lines)

@@ -1,4 +1,4 @@
-"""Stages timed on a GPU: what is asked, and a process for it that may be brought down."""
+"""Stages timed on a GPU: which ones, and a process for them that may be brought down."""
 
 from __future__ import annotations
 
@@ -77,22 +77,22 @@ def _asked_of() -> Iterator[Asked]:
 
 
 def _named(part: str, problem: ConvProblem, variant: str, forced: tuple[tuple[str, int], ...]) -> dict[str, Any]:
-    asked = {"part": part, "layer": problem.short, "dtype": str(problem.dtype), "variant": variant}
-    return asked | {"forced": dict(forced)}
+    labels = {"part": part, "layer": problem.short, "dtype": str(problem.dtype), "variant": variant}
+    return labels | {"forced": dict(forced)}
 
 
-def _row(name: str, asked: Asked) -> dict[str, Any]:
-    _, problem, variant, forced = asked
+def _row(name: str, case: Asked) -> dict[str, Any]:
+    _, problem, variant, forced = case
     try:
-        return _named(*asked) | _stages(_runner(name), problem, variant, dict(forced))
+        return _named(*case) | _stages(_runner(name), problem, variant, dict(forced))
     except LaunchFailed:
         raise
     except RunError as error:
-        return _named(*asked) | {"error": str(error)}
+        return _named(*case) | {"error": str(error)}
 
 
 def _stages(runner: Any, problem: ConvProblem, variant: str, forced: dict[str, int]) -> dict[str, Any]:
-    """One variant verified, timed whole, and kernel by kernel."""
+    """Verify one variant, and time it whole and kernel by kernel."""
     from conv_advisor.kernels.cuda.stages import stages
 
     launch = _launch(runner, problem, variant, forced)
@@ -100,9 +100,9 @@ def _stages(runner: Any, problem: ConvProblem, variant: str, forced: dict[str, i
     first = runner.first_run(problem, launch, operands)
     if not first.max_error <= tolerance(problem):
         return {"error": f"wrong by {first.max_error}"}
-    found = stages(launch, operands, first.launch_ms)
+    timings = stages(launch, operands, first.launch_ms)
     runner.release()
-    return {"stages": [asdict(stage) for stage in found], "error_relative": first.max_error}
+    return {"stages": [asdict(stage) for stage in timings], "error_relative": first.max_error}
 
 
 def _launch(runner: Any, problem: ConvProblem, variant: str, forced: dict[str, int]) -> Launch:
@@ -115,5 +115,5 @@ def _launch(runner: Any, problem: ConvProblem, variant: str, forced: dict[str, i
     if variant == "cuda.cuconv":
         return cuconv.prepare(problem, runner.device, DEFAULT_WORKSPACE_LIMIT_BYTES, **forced)
     prepare = getattr(direct, f"prepare_{variant.removeprefix('cuda.direct_')}")
-    found: Launch = prepare(problem, runner.device, 0, **forced)
-    return found
+    forced_launch: Launch = prepare(problem, runner.device, 0, **forced)
+    return forced_launch

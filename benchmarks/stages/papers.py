@@ -25,7 +25,7 @@ class Printed:
     layer : str
         Its short form.
     variant : str
-        Ours or cuDNN's that is that algorithm.
+        Our variant, or cuDNN's, of that algorithm.
     kernels : mapping of str to float
         Name to µs, in order.
     dtype : DType

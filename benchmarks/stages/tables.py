@@ -103,9 +103,9 @@ def rows_a_block(rows: Iterable[Row], mhz: float) -> str:
 
 
 def _fused(layer: str, known: Mapping[tuple[str, int], Row], mhz: float) -> tuple[str, ...]:
-    found = [known[layer, count] for count in (1, 4, 16)]
-    firsts = [row["stages"][0]["time_ms"] if "stages" in row else float("nan") for row in found]
-    planes = [row["stages"][1]["time_ms"] for row in found if len(row.get("stages", ())) > 1]
+    cases = [known[layer, count] for count in (1, 4, 16)]
+    firsts = [row["stages"][0]["time_ms"] if "stages" in row else float("nan") for row in cases]
+    planes = [row["stages"][1]["time_ms"] for row in cases if len(row.get("stages", ())) > 1]
     best = min(firsts)
     return (
         layer,

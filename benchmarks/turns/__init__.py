@@ -1,1 +1,1 @@
-"""Variants of one layer chosen on one pass and told from another, in turns, in a process that may go down."""
+"""Variants of one layer chosen on one pass and reported from another, in turns, in a process that may go down."""

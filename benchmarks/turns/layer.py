@@ -25,21 +25,21 @@ T = TypeVar("T")
 PRUNE_FACTOR: Final = 3.0
 """A choice whose first launch is so many times slower than the best so far is out."""
 ROUNDS: Final = 2
-"""How often everybody takes turns on the pass that is told."""
+"""How often all take turns on the pass that is reported."""
 OPERANDS: Final = "operands"
-"""What is said to be in hand before the first variant."""
+"""The name of what is in hand before the first variant."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One variant, and where that is an engine of which one plan is meant, JSON that rebuilds the plan."""
+    """One variant and, where one plan of an engine is meant, JSON that rebuilds the plan."""
 
     variant: str
     plan: str = ""
 
     @property
     def name(self) -> str:
-        """What a message calls it."""
+        """Its name in messages."""
         return f"{self.variant} {self.plan}".strip()
 
 
@@ -78,10 +78,10 @@ class Layer:
     ready: dict[Choice, Ready] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     _same: dict[str, Choice] = field(default_factory=dict)
-    """What was prepared first of a variant and plan, by both: two rules may name one plan in two ways."""
+    """The first choice prepared of a variant and plan, by both: two rules may name one plan in two ways."""
 
     def prepare(self, choice: Choice, best_ms: float = inf) -> Choice | None:
-        """Prepare and verify; the choice by which it is known here. None, noting why, if it fails or is far behind."""
+        """Prepare and verify; the same choice as known here, or None, noting why, if it fails or is far behind."""
         if choice in self.ready:
             return choice
         if choice.name in self.failures or not self._may_run(choice):
@@ -108,18 +108,18 @@ class Layer:
         return choice if choice in self.ready else None
 
     def sample(self, choice: Choice, rule: StopRule, l2: L2State = L2State.WARM) -> tuple[float, ...]:
-        """Times in ms; nothing where it is not ready, or where that fails, which is noted."""
+        """Times in ms; none where the choice is not ready, or where sampling fails, which is noted."""
         ready = self.ready.get(choice)
         if ready is None:
             return ()
         report_progress(0, choice.name)
         try:
-            found = self.runner.sample(self.problem, ready.launch, self.operands, ready.first.launch_ms, rule, l2)
+            samples = self.runner.sample(self.problem, ready.launch, self.operands, ready.first.launch_ms, rule, l2)
         except Exception as error:  # as above
             self.note(choice.name, error)
             del self.ready[choice]
             return ()
-        return found.samples_ms
+        return samples.samples_ms
 
     def plan_of(self, choice: Choice) -> str:
         """The plan that rebuilds a choice that is ready."""
@@ -145,7 +145,7 @@ class Layer:
 def take_turns(
     timed: Mapping[T, Callable[[StopRule], tuple[float, ...]]], rule: StopRule
 ) -> dict[T, list[tuple[float, ...]]]:
-    """Sample everybody once a round, so that what changes meanwhile is the same for all.
+    """Sample all once a round, so that what changes meanwhile is the same for all.
 
     Parameters
     ----------
@@ -164,15 +164,15 @@ def take_turns(
         max_samples=max(2, rule.max_samples // ROUNDS),
         budget_ms=rule.budget_ms / ROUNDS,
     )
-    found: dict[T, list[tuple[float, ...]]] = {each: [] for each in timed}
+    rounds: dict[T, list[tuple[float, ...]]] = {key: [] for key in timed}
     for _ in range(ROUNDS):
-        for each, sample in timed.items():
-            found[each].append(sample(share))
-    return found
+        for key, sample in timed.items():
+            rounds[key].append(sample(share))
+    return rounds
 
 
 def kept_plan(variant: str, plan: str) -> str:
-    """The plan where it is what rebuilds the variant: an engine of the graph API has many."""
+    """The plan where the variant cannot be rebuilt without it: an engine of the graph API has many."""
     return plan if VARIANTS[variant].backend is Backend.CUDNN_GRAPH and json.loads(plan) else ""
 
 

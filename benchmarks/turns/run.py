@@ -51,7 +51,7 @@ class Run(Generic[Order, Row]):
     task : callable (*arguments, order, excluded) -> list of Row
         Excluded are the names of what brought a worker down.
     arguments : tuple
-        Passed before them.
+        Passed before `order` and `excluded`.
     deadline_s : float
         For one layer.
     """
@@ -124,15 +124,15 @@ class Run(Generic[Order, Row]):
 
 
 def paced(orders: Iterable[Order], total: int, time_limit_s: float) -> Iterator[Order]:
-    """The orders one after the other until the time limit, telling how far they are."""
-    started = told = time.monotonic()
+    """The orders one after the other until the time limit, saying how far the run is."""
+    started = said_at = time.monotonic()
     for done, order in enumerate(orders):
         now = time.monotonic()
         if now - started >= time_limit_s:
             say(f"the time limit of {time_limit_s:g} s ends the run after {done} layers")
             return
-        if now - told >= PROGRESS_S:
-            told = now
+        if now - said_at >= PROGRESS_S:
+            said_at = now
             say(_progress(done, total, now - started))
         yield order
     say(_progress(total, total, time.monotonic() - started))

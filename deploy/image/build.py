@@ -26,10 +26,10 @@ _PULL_S = 120.0
 
 def declared_base() -> str:
     """The base that the Dockerfile names."""
-    found = re.search(r"^ARG BASE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    if found is None:
+    match = re.search(r"^ARG BASE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    if match is None:
         raise SystemExit("Dockerfile: there is no 'ARG BASE=...'")
-    return found[1]
+    return match[1]
 
 
 def find_base(buildah: Buildah) -> str:
@@ -85,13 +85,13 @@ def main() -> int:
         help="certificates of a proxy that signs for others; default: pip's own, PIP_CERT",
     )
     parser.add_argument("--sizes", action="store_true", help="print what the images hold, by layer and by package")
-    given = parser.parse_args()
-    buildah = Buildah(given.store)
-    base = given.base or find_base(buildah)
-    for target in given.targets:
-        name = build(buildah, target, base, given.ca_bundle)
+    chosen = parser.parse_args()
+    buildah = Buildah(chosen.store)
+    base = chosen.base or find_base(buildah)
+    for target in chosen.targets:
+        name = build(buildah, target, base, chosen.ca_bundle)
         sys.stdout.write(f"built {name}\n")
-        if given.sizes:
+        if chosen.sizes:
             write_sizes(buildah, name)
     return 0
 

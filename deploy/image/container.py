@@ -1,4 +1,4 @@
-"""An image, mounted, and its command run: without an engine, yet as an orchestrator that grants nothing would."""
+"""A mounted image, and its command run without an engine, yet as an orchestrator that grants nothing would run it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO, Any
 from deploy.image.buildah import Buildah
 
 USER = 10001
-"""Who the service is, as debian.sh and the Dockerfile say."""
+"""The service's user id, as debian.sh and the Dockerfile say."""
 _SCRIPT = Path(__file__).with_name("as_pid_1.sh")
 
 
@@ -65,10 +65,10 @@ class Container:
         """Run a command to its end: its exit status, and what it wrote."""
         with self.start(subprocess.PIPE, *command, **variables) as process:
             try:
-                said, _ = process.communicate(timeout=timeout_s)
+                output, _ = process.communicate(timeout=timeout_s)
             finally:
                 stop(process)
-        return process.returncode, said
+        return process.returncode, output
 
 
 def children(pid: int) -> list[int]:

@@ -38,9 +38,9 @@ class Layer:
 
 def package_of(path: str) -> str:
     """The package of a file: a folder of site-packages, a CUDA library, the interpreter, or Debian."""
-    found = _PACKAGE.match(path.removeprefix("./").removeprefix("/"))
-    if found:
-        return re.sub(r"[-.](\d.*)?(dist-info|libs)$", "", found[1])
+    match = _PACKAGE.match(path.removeprefix("./").removeprefix("/"))
+    if match:
+        return re.sub(r"[-.](\d.*)?(dist-info|libs)$", "", match[1])
     return "Python" if "python3" in path else "Debian"
 
 
@@ -81,7 +81,7 @@ def write_sizes(buildah: Buildah, image: str) -> None:
 
 def _said(layer: Layer) -> str:
     large = [(name, size) for name, size in layer.by_package.most_common() if size >= _SMALL_SHARE * layer.file_bytes]
-    said = [f"{name.rpartition('/')[2]} {size / 1e6:.1f}" for name, size in large]
+    parts = [f"{name.rpartition('/')[2]} {size / 1e6:.1f}" for name, size in large]
     others = len(layer.by_package) - len(large)
     rest = layer.file_bytes - sum(size for _, size in large)
-    return ", ".join([*said, *([f"{others} others {rest / 1e6:.1f}"] if others else [])])
+    return ", ".join([*parts, *([f"{others} others {rest / 1e6:.1f}"] if others else [])])

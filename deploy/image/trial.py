@@ -62,17 +62,17 @@ def main() -> int:
     parser.add_argument(
         "--nvidia", type=Path, help="NVIDIA's folder of a site-packages, for an image without its wheels"
     )
-    given = parser.parse_args()
-    if given.nvidia:
-        add_wheels(given.root, given.nvidia)
-    if given.device != "cpu":
-        add_driver(given.root)
-    config = json.loads(given.config.read_text())["Docker"]["config"]
+    chosen = parser.parse_args()
+    if chosen.nvidia:
+        add_wheels(chosen.root, chosen.nvidia)
+    if chosen.device != "cpu":
+        add_driver(chosen.root)
+    config = json.loads(chosen.config.read_text())["Docker"]["config"]
     with tempfile.TemporaryDirectory(prefix="conv-advisor-trial-") as folder:
         volume = Path(folder)
         os.chown(volume, USER, USER)
         try:
-            try_out(Container(given.root.resolve(), config, volume), given.device)
+            try_out(Container(chosen.root.resolve(), config, volume), chosen.device)
         except Unlike as error:
             say("NOT AS IT SHOULD BE", str(error))
             return 1
@@ -81,13 +81,13 @@ def main() -> int:
 
 
 def say(what: str, seen: object) -> None:
-    """A line of what was seen."""
+    """Print a line of what was seen."""
     sys.stdout.write(f"{what}: {seen}\n" if seen != "" else f"{what}\n")
     sys.stdout.flush()
 
 
 def check(is_so: bool, what: str) -> None:
-    """Raises Unlike where it is not so."""
+    """Raise Unlike where it is not so."""
     if not is_so:
         raise Unlike(what)
 
@@ -127,13 +127,13 @@ def add_driver(root: Path) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """The service that runs, as who has its token asks it."""
+    """The running service, asked with its token or without."""
 
     url: str
     token: str
 
     def get(self, path: str, *, with_token: bool = True) -> tuple[int, Any]:
-        """Status and JSON of an answer; of none 0."""
+        """Status and JSON of an answer; 0 and None where none came."""
         try:
             status, body, _ = self.send(path, with_token=with_token)
             return status, json.loads(body)
@@ -161,16 +161,16 @@ def try_out(container: Container, device: str) -> None:
     ------
     Unlike
     """
-    status, said = container.call("conv-advisor", "token", "me", "--scopes", "read,measure", "--file", _TOKENS)
-    check(status == 0, f"no token was made: {said}")
-    with _serving(container, device, said.splitlines()[-1]) as (process, asked):
+    status, text = container.call("conv-advisor", "token", "me", "--scopes", "read,measure", "--file", _TOKENS)
+    check(status == 0, f"no token was made: {text}")
+    with _serving(container, device, text.splitlines()[-1]) as (process, service):
         look_at(process)
-        status, said = container.call(*container.config["Healthcheck"]["Test"][1:], CONV_ADVISOR_PORT=asked.url[-5:])
-        check(status == 0, f"its health check says {status}: {said}")
+        status, text = container.call(*container.config["Healthcheck"]["Test"][1:], CONV_ADVISOR_PORT=service.url[-5:])
+        check(status == 0, f"its health check says {status}: {text}")
         say("its own health check", "well")
-        ask(asked)
-        convolve(asked)
-        measure_all(asked)
+        ask(service)
+        convolve(service)
+        measure_all(service)
         end(process)
 
 
@@ -179,19 +179,19 @@ def _serving(container: Container, device: str, token: str) -> Iterator[tuple[su
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    asked = Asked(f"http://127.0.0.1:{port:05}", token)
+    service = Asked(f"http://127.0.0.1:{port:05}", token)
     log = container.volume / "log"
     settings = {"PORT": str(port), "DEVICE": device, "TOKENS_FILE": _TOKENS, "LOG_FORMAT": "json"}
     variables = {f"CONV_ADVISOR_{name}": value for name, value in settings.items()}
     began = time.monotonic()
     with log.open("w") as output, container.start(output, **variables) as process:
         try:
-            while asked.get("/readyz")[0] != 200:
+            while service.get("/readyz")[0] != 200:
                 is_late = time.monotonic() - began > LONGEST_START_S
                 check(process.poll() is None and not is_late, f"it is not ready: {log.read_text()[-4000:]}")
                 time.sleep(0.1)
             say("ready after", f"{time.monotonic() - began:.1f} s")
-            yield process, asked
+            yield process, service
         except Unlike as error:
             raise Unlike(f"{error}\n{log.read_text()[-4000:]}") from None
         finally:
@@ -199,12 +199,12 @@ def _serving(container: Container, device: str, token: str) -> Iterator[tuple[su
 
 
 def look_at(process: subprocess.Popen[str]) -> None:
-    """It has no right at all."""
+    """Check that process 1 has no right at all."""
     lines = Path(f"/proc/{children(process.pid)[0]}/status").read_text().splitlines()
     status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     seen = {name: status[name][-1] for name in ("NSpid", "Uid", "Gid", "CapEff", "CapPrm", "NoNewPrivs")}
     say("process 1", seen)
-    wanted = {
+    expected = {
         "NSpid": "1",
         "Uid": str(USER),
         "Gid": str(USER),
@@ -212,36 +212,36 @@ def look_at(process: subprocess.Popen[str]) -> None:
         "CapPrm": "0" * 16,
         "NoNewPrivs": "1",
     }
-    check(seen == wanted, f"process 1 should have {wanted}")
+    check(seen == expected, f"process 1 should have {expected}")
 
 
-def ask(asked: Asked) -> None:
-    """Advice, for who has a token alone; and the devices it knows."""
+def ask(service: Asked) -> None:
+    """Ask for advice, which needs a token, and for the devices that the service knows."""
     path = f"/v1/advice?layer=14-1-3-256-128&dtype=float16&layout=nhwc&device={ADVISED_DEVICE}"
-    refused, _ = asked.get(path, with_token=False)
-    status, advice = asked.get(path)
+    refused, _ = service.get(path, with_token=False)
+    status, advice = service.get(path)
     check((refused, status) == (401, 200), f"advice: {refused} without a token, {status} with one: {advice}")
     say(
         "advice", f"{advice['variant']}, {1e3 * advice['time_ms']:.2f} µs {advice['source']}; {refused} without a token"
     )
-    _, devices = asked.get("/v1/devices")
-    say("its devices", ", ".join(each["id"] for each in devices["devices"]))
+    _, devices = service.get("/v1/devices")
+    say("its devices", ", ".join(device["id"] for device in devices["devices"]))
 
 
-def convolve(asked: Asked) -> None:
-    """A convolution of tensors from outside, held against float64."""
+def convolve(service: Asked) -> None:
+    """Ask for a convolution of tensors from outside, and compare it to float64."""
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((2, 16, 14, 14), np.float32), rng.standard_normal((32, 16, 3, 3), np.float32)
     body = io.BytesIO()
     np.save(body, x)
     np.save(body, weight)
     path = f"/v1/convolutions?layer={LAYER}&variant=advised"
-    status, answer, summary = asked.send(path, body.getvalue(), "application/x-npy")
+    status, answer, summary = service.send(path, body.getvalue(), "application/x-npy")
     check(status == 200, f"the convolution: {status} {answer[:1000]!r}")
     error = float(np.abs(np.load(io.BytesIO(answer)) - reference(x, weight)).max())
     measured = json.loads(summary)
-    told = {name: measured[name] for name in ("variant", "time_ms", "max_error", "n_compared") if name in measured}
-    say("a convolution", f"{told}; largest difference from float64 {error:.1e}")
+    shown = {name: measured[name] for name in ("variant", "time_ms", "max_error", "n_compared") if name in measured}
+    say("a convolution", f"{shown}; largest difference from float64 {error:.1e}")
     check(error < LARGEST_ERROR, f"y is off by {error}")
 
 
@@ -253,21 +253,21 @@ def reference(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return y
 
 
-def measure_all(asked: Asked) -> None:
+def measure_all(service: Asked) -> None:
     """Every variant on one layer: what ran, and what did not and why."""
     body = json.dumps({"layer": LAYER, "dtype": "float16", "layout": "nhwc", "variant": "all"}).encode()
-    status, answer, _ = asked.send("/v1/convolutions", body, "application/json")
+    status, answer, _ = service.send("/v1/convolutions", body, "application/json")
     check(status == 200, f"all variants: {status} {answer[:1000]!r}")
     best = json.loads(answer)
-    attempts = {each["variant"]: each for each in (best, *best["attempts"])}
-    say("all variants, float16 nhwc", dict(Counter(each["outcome"] for each in attempts.values())))
+    attempts = {attempt["variant"]: attempt for attempt in (best, *best["attempts"])}
+    say("all variants, float16 nhwc", dict(Counter(attempt["outcome"] for attempt in attempts.values())))
     say("the fastest", f"{best['variant']}, {1e3 * best['time_ms']:.2f} µs")
-    wrong = {name: each.get("detail") for name, each in attempts.items() if each["outcome"] not in _WELL}
+    wrong = {name: attempt.get("detail") for name, attempt in attempts.items() if attempt["outcome"] not in _WELL}
     check(not wrong, f"variants failed: {wrong}")
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """SIGTERM ends it, soon and well."""
+    """Check that SIGTERM ends it, soon and well."""
     began = time.monotonic()
     os.kill(children(process.pid)[0], signal.SIGTERM)
     try:
