@@ -32,8 +32,8 @@ class Neighbour(msgspec.Struct, frozen=True):
     layer : str
         Its short form.
     distance : float
-        In octaves, by the weights of `models.tree.domain` for sizes, and with paddings against those that keep the size:
-        0 is the layer itself.
+        In octaves, by the weights of `models.tree.domain` for sizes, and with paddings against those that keep the
+        size: 0 is the layer itself.
     variant : str
         The fastest variant measured on it.
     time_ms : float
