@@ -69,7 +69,7 @@ def backend(
     sites, others = find_sites(gm)
     weights = Weights(gm, inputs)
     if ours.fold:
-        weights.fold_batch_norms(sites)
+        weights.fold(sites)
     if ours.fuse:
         sites = end(sites)
     if ours.layouts:

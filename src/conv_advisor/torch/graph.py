@@ -68,7 +68,7 @@ class Site:
         """The same convolution without what follows it."""
         return dataclasses.replace(self, ending=None, problem=self.problem.plain)
 
-    def set_weight(self, weight: Node, bias: Node) -> None:
+    def set_weight(self, weight: Node, bias: Node | None) -> None:
         """Let the call take another weight and bias."""
         x, _, _, *rest = _arguments(self.node)
         self.node.args, self.node.kwargs = (x, weight, bias, *rest), {}
