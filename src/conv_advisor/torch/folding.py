@@ -38,6 +38,7 @@ class Weights:
         can_add = hasattr(gm, "_param_name_to_source")  # by it PyTorch knows buffers that a backend adds
         self._constants = Constants(_sources(gm, inputs) if can_add else {})
         self._made: dict[Node, dict[str, tuple[Any, Constant]]] = {}
+        self._values: dict[Any, Any] = {}  # fakes, which take long to make: one for all buffers that are alike
 
     def fold(self, sites: Iterable[Site]) -> None:
         """Fold what scales and shifts a convolution's output, and compute weights and biases ahead that are computed.
@@ -108,12 +109,25 @@ class Weights:
             if kind in made:
                 setattr(self._gm, str(taken[kind].target), tensor)
             else:
-                with self._gm.graph.inserting_before(site.node):
-                    taken[kind] = _add_buffer(self._gm, site, kind, tensor)
+                taken[kind] = self._add_buffer(site, kind, tensor)
             made[kind] = tensor, constant
         if constants:
             site.set_weight(**taken)
             erase_unread(given)
+
+    def _add_buffer(self, site: Site, kind: str, tensor: Any) -> Node:
+        from torch._dynamo.source import ConstantSource  # whoever captured the graph has imported it
+
+        name = f"conv_advisor_{site.node.name}_{kind}"
+        self._gm.register_buffer(name, tensor)
+        self._gm._param_name_to_source[name] = ConstantSource(name)
+        with self._gm.graph.inserting_before(site.node):
+            node = self._gm.graph.get_attr(name)
+        key = tensor.shape, tensor.dtype, tensor.device
+        if key not in self._values:
+            self._values[key] = value_of(site.node).new_empty(tensor.shape)
+        node.meta["example_value"] = self._values[key]
+        return node
 
 
 def _sources(gm: GraphModule, inputs: Sequence[Any]) -> Mapping[Node, int]:
@@ -132,14 +146,3 @@ def _empty(site: Site, shape: tuple[int, ...]) -> Any:
     memory_format = MEMORY_FORMATS[site.problem.layout] if len(shape) == 4 else torch.contiguous_format
     with torch.inference_mode(False):
         return torch.empty(shape, dtype=site.dtype, device=value_of(site.node).device, memory_format=memory_format)
-
-
-def _add_buffer(gm: GraphModule, site: Site, kind: str, tensor: Any) -> Node:
-    from torch._dynamo.source import ConstantSource  # whoever captured the graph has imported it
-
-    name = f"conv_advisor_{site.node.name}_{kind}"
-    gm.register_buffer(name, tensor)
-    gm._param_name_to_source[name] = ConstantSource(name)
-    node = gm.graph.get_attr(name)
-    node.meta["example_value"] = value_of(site.node).new_empty(tensor.shape)
-    return node
