@@ -182,8 +182,10 @@ def number_of(operand: Any) -> float | None:
     value = value_of(operand) if isinstance(operand, Node) else operand
     if type(value) in (int, float):
         return float(value)
-    is_attribute = isinstance(value, torch.SymFloat) and value.node.expr.is_symbol
-    return float(value) if is_attribute else None
+    if not isinstance(value, torch.SymFloat):
+        return None
+    told = value.node.expr  # that of a size would be computed from others
+    return float(value) if told.is_symbol or told.is_number else None
 
 
 def erase_unread(nodes: Iterable[Node | None]) -> None:

@@ -61,7 +61,7 @@ class Site:
     @property
     def operands(self) -> tuple[Node, Node, Node | None]:
         """x, weight and bias, as the call takes them now."""
-        x, weight, bias, *_ = _arguments(self.node)
+        x, weight, bias, *_ = arguments_of(self.node)
         return x, weight, bias
 
     def alone(self) -> Site:
@@ -70,7 +70,7 @@ class Site:
 
     def set_weight(self, weight: Node, bias: Node | None) -> None:
         """Let the call take another weight and bias."""
-        x, _, _, *rest = _arguments(self.node)
+        x, _, _, *rest = arguments_of(self.node)
         self.node.args, self.node.kwargs = (x, weight, bias, *rest), {}
 
 
@@ -148,7 +148,7 @@ def _operands(gm: GraphModule, site: Site) -> list[Node | None]:
 
 
 def _site(node: Node) -> Site | str:
-    x, weight, _, *rest = _arguments(node)
+    x, weight, _, *rest = arguments_of(node)
     values = [value_of(each) for each in (x, weight, node) if isinstance(each, Node)]
     if len(values) != 3 or not all(isinstance(value, torch.Tensor) for value in values):
         return "its operands were not traced as tensors"
@@ -165,8 +165,8 @@ def _site(node: Node) -> Site | str:
     return Site(node, geometry, problem, y_value.dtype, layer_of(node))
 
 
-def _arguments(node: Node) -> tuple[Any, ...]:
-    """Input, weight, bias, stride, padding, dilation and groups of a call."""
+def arguments_of(node: Node) -> tuple[Any, ...]:
+    """Input, weight, bias, stride, padding, dilation and groups of a call of a convolution."""
     bound = _SIGNATURE.bind(*node.args, **node.kwargs)
     bound.apply_defaults()
     return bound.args

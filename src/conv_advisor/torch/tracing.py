@@ -19,6 +19,7 @@ from conv_advisor.torch.endings import ending_of
 from conv_advisor.torch.graph import CONVOLUTIONS, WRAPPED, Site, find_sites
 from conv_advisor.torch.nodes import EITHER, bytes_of, has_layout, kind_of, layer_of, value_of
 from conv_advisor.torch.normal_form import normalize
+from conv_advisor.torch.pads import take_in_pads
 from conv_advisor.torch.scaling import Filters, take_in
 from conv_advisor.torch.whole import Call, check_model
 
@@ -66,6 +67,7 @@ class _Reader:
 
     def __init__(self, program: Any) -> None:
         normalize(program.graph_module)
+        take_in_pads(program.graph)
         signature = program.graph_signature
         self._weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         sites, others = find_sites(program.graph_module)
