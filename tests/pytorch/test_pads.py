@@ -82,6 +82,10 @@ TAKEN: dict[str, tuple[nn.Module, list[str]]] = {
     "beside its own by name": (Padded(then_conv(0, 1, 2, 0), padding="same"), ["-pad3x1-end1x2"]),
     "beside none by name": (Padded(then_conv(0, 1, 2, 0), padding="valid"), ["-pad2x0-end0x1"]),
     "by name": (Padded(lambda it, x: it.conv(functional.pad(input=x, pad=[1, 0, 0, 0], mode="constant"))), ["-pad0x1"]),
+    "beside its own, uneven": (
+        Padded(lambda it, x: functional.conv2d(functional.pad(x, (1, 0)), it.conv.weight[..., :2], padding="same")),
+        ["-pad1x1-dilation"],
+    ),
     "by nothing": (Padded(then_conv(0, 0, 0, 0)), ["-pad0x0-dilation"]),
     "of all dimensions": (Padded(then_conv(1, 2, 0, 0, 0, 0, 0, 0)), ["-pad0x1-end0x2"]),
     "twice": (
@@ -124,6 +128,16 @@ def test_what_stays_pytorchs_is_padded_ahead_again(
     for y, expected in zip(*((each if isinstance(each, tuple) else (each,)) for each in (got, wanted)), strict=True):
         assert_near(y, expected)
         assert y.stride() == expected.stride()
+
+
+def test_a_swapped_layer_pads_its_sides_as_same_asks(chooser: EverythingAdvised) -> None:
+    network, x = nn.Sequential(nn.Conv2d(4, 8, (2, 4), padding="same", dilation=(1, 3))).eval(), random(*SHAPE)
+    with torch.no_grad():
+        expected = network(x)
+        assert conv_advisor.torch.optimize(network, x).n_swapped == 1
+        assert_near(network(x), expected)
+    (problem,) = chooser.layers
+    assert (problem.pad_h, problem.pad_w, problem.pad_h_end, problem.pad_w_end) == (0, 4, 1, 5)
 
 
 def read_by_another(it: Any, x: Any) -> Any:

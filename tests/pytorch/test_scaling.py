@@ -122,15 +122,29 @@ def test_a_scale_alone_adds_no_bias(chooser: EverythingAdvised, monkeypatch: pyt
         assert_near(y, network(x))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_graph_of_any_shape_folds_too(
-    dynamic: bool, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network, x = Followed(FOLDED["frozen batch norm"]), random(3, 4, 6, 5)
-    seen, y = kinds(network, x, monkeypatch=monkeypatch, dynamic=dynamic)
-    assert not {"mul", "rsqrt", "sub"} & set(seen)
+def test_a_graph_of_any_batch_folds_too(chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Followed(FOLDED["frozen batch norm"])
+    seen, _ = kinds(network, random(3, 4, 6, 5), monkeypatch=monkeypatch)
+    call = compiled(network)
     with torch.no_grad():
-        assert_near(y, network(x))
+        for batch in (2, 5, 7):
+            x = random(batch, 4, 6, 5)
+            assert_near(call(x), network(x))
+    assert chooser.graphs == 3, "of one batch twice, and then of any"
+    assert not {"mul", "rsqrt", "sub"} & set(seen)
+
+
+def test_a_number_that_changes_from_call_to_call_stays(chooser: EverythingAdvised, quick: Any) -> None:
+    network, x = Followed(lambda it, y: y), random(2, 4, 6, 5)
+
+    def scaled(x: Any, factor: float) -> Any:
+        return network.conv(x) * factor
+
+    call = compiled(scaled)
+    with torch.no_grad():
+        for factor in (0.5, 1.5, 2.5, 3.5, 4.5):
+            assert_near(call(x, factor), scaled(x, factor))
+    assert chooser.graphs == 2, "with the first number, and with any"
 
 
 def twice(it: Followed, y: Any) -> Any:

@@ -18,10 +18,11 @@ _COMPUTED: Final = frozenset(
     (
         *("abs", "add", "clamp", "clamp_max", "clamp_min", "div", "exp", "log", "maximum", "minimum", "mul", "neg"),
         *("pow", "reciprocal", "relu", "rsqrt", "sigmoid", "softplus", "sqrt", "square", "sub", "tanh", "truediv"),
-        *("clone", "contiguous", "detach", "expand", "expand_as", "flatten", "flip", "getitem", "permute", "reshape"),
-        *("reshape_as", "squeeze", "transpose", "unsqueeze", "view", "view_as", "bfloat16", "float", "half", "to"),
-        *("type_as", "amax", "amin", "linalg_vector_norm", "mean", "norm", "norm_except_dim", "std", "std_mean", "sum"),
-        *("var", "var_mean", "vector_norm", "_weight_norm", "normalize", "dot", "matmul", "mm", "mv", "vdot"),
+        *("cat", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "flip", "getitem", "permute"),
+        *("reshape", "reshape_as", "select", "slice", "squeeze", "stack", "transpose", "unsqueeze", "view", "view_as"),
+        *("_to_copy", "bfloat16", "float", "half", "to", "type_as", "_weight_norm", "normalize", "norm_except_dim"),
+        *("amax", "amin", "linalg_vector_norm", "mean", "norm", "std", "std_mean", "sum", "var", "var_mean"),
+        *("vector_norm", "dot", "matmul", "mm", "mv", "vdot"),
     )
 )
 """Kinds of operators whose values may be constants: nothing random, and nothing that does more than return."""
@@ -137,6 +138,8 @@ class Constants:
         return self._computed(node, like) if _is_computed(node) else None
 
     def _computed(self, node: Node, like: Any) -> Computed | None:
+        if kind_of(node) == "view" and any(isinstance(each, torch.dtype) for each in node.args):
+            return None  # it reads the same bits as another type
         try:
             args, kwargs = map_aggregate((node.args, node.kwargs), lambda each: self._operand(each, like))
         except _NotConstantError:
@@ -175,17 +178,13 @@ class Constants:
 
 
 def number_of(operand: Any) -> float | None:
-    """A number that is the same at each call; None where it is none.
+    """A number that is known before the graph runs; None where it is none.
 
-    Where every number is symbolic, an attribute of a module is an input of the graph: reading its value guards it.
+    A symbolic number stays so: whoever reads its value has the graph compiled again for each.
     """
     value = value_of(operand) if isinstance(operand, Node) else operand
-    if type(value) in (int, float):
-        return float(value)
-    if not isinstance(value, torch.SymFloat):
-        return None
-    told = value.node.expr  # that of a size would be computed from others
-    return float(value) if told.is_symbol or told.is_number else None
+    is_known = type(value) in (int, float) or (isinstance(value, torch.SymFloat) and value.node.expr.is_number)
+    return float(value) if is_known else None
 
 
 def erase_unread(nodes: Iterable[Node | None]) -> None:

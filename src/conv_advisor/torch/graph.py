@@ -156,8 +156,6 @@ def _site(node: Node) -> Site | str:
     if not all(isinstance(number, int) for number in _numbers(rest)):
         return "stride, padding, dilation or groups are not known before it runs"
     geometry = geometry_of(weight_value, *rest)
-    if isinstance(geometry, str):
-        return geometry
     x_value, weight_value = (_as_dtype(value, y_value.dtype) for value in (x_value, weight_value))
     problem = problem_of(x_value, weight_value, geometry, is_tf32_allowed=is_tf32_allowed())
     if isinstance(problem, str):

@@ -40,8 +40,8 @@ class Geometry:
         return list(self.stride), list(begin if begin == end else self.padding), list(self.dilation), self.groups
 
 
-def geometry_of(weight: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry | str:
-    """The arguments of ``torch.conv2d`` as numbers, or why there are none.
+def geometry_of(weight: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry:
+    """The arguments of ``torch.conv2d`` as numbers.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ def geometry_of(weight: Any, stride: Any, padding: Any, dilation: Any, groups: i
     if padding == "valid":
         return Geometry(steps, sides_of(0), dilations, int(groups))
     around = [step * (int(taps) - 1) for step, taps in zip(dilations, weight.shape[2:], strict=True)]
-    if any(total % 2 for total in around):
-        return "padding is 'same' around an even filter: one side has more than the other"
-    return Geometry(steps, sides_of([total // 2 for total in around]), dilations, int(groups))
+    begin = [total // 2 for total in around]
+    end = [total - half for total, half in zip(around, begin, strict=True)]
+    return Geometry(steps, sides_of([*begin, *end]), dilations, int(groups))
 
 
 def geometry_of_problem(problem: ConvProblem) -> Geometry:

@@ -82,8 +82,7 @@ def _own_sides(conv: Node) -> Sides | None:
     """What a convolution pads itself; None where that is not known before it runs."""
     _, weight, _, stride, padding, dilation, groups = arguments_of(conv)
     if isinstance(padding, str):
-        geometry = geometry_of(value_of(weight), stride, padding, dilation, groups)
-        return None if isinstance(geometry, str) else geometry.padding
+        return geometry_of(value_of(weight), stride, padding, dilation, groups).padding
     amounts = padding if isinstance(padding, tuple | list) else [padding]
     return sides_of(padding) if all(type(amount) is int for amount in amounts) else None
 
