@@ -18,7 +18,7 @@ _all_foldings: Final[weakref.WeakSet[Foldings]] = weakref.WeakSet()
 
 
 def refresh() -> None:
-    """Fold all batch norms again before the next call of each compiled model.
+    """Compute all that was folded again before the next call of each compiled model.
 
     It is needed after a change of weights that PyTorch does not count: one made in place through ``tensor.data``.
     What goes through ``load_state_dict``, an optimizer, or any other in-place operation is noticed without it.
