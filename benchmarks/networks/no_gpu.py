@@ -54,13 +54,17 @@ def _looks(layers: int) -> dict[str, Callable[[], Any]]:
     """Calls of a compiled graph that does nothing itself, with its weights watched and not."""
     import torch
 
-    from conv_advisor.torch.folding import Folded, Foldings, Sources
+    from conv_advisor.torch.constants import Given
+    from conv_advisor.torch.refreshing import Folded, Foldings
+    from conv_advisor.torch.scaling import Filters
 
     weights = [torch.zeros(8, 8, 1, 1) if place % 5 == 0 else torch.zeros(8) for place in range(5 * layers)]
-    sources = [
-        Sources(first, None, first + 1, first + 2, first + 3, first + 4, 1e-5) for first in range(1, len(weights), 5)
-    ]
-    folded = [Folded(source, torch.zeros(8, 8, 1, 1), torch.zeros(8)) for source in sources]
+    folded = []
+    for first in range(1, len(weights), 5):
+        weight, mean, variance, scale, shift = (Given(first + place) for place in range(5))
+        filters = Filters(weight, None).shifted(mean, -1).scaled(variance).scaled(scale).shifted(shift)
+        assert filters.bias is not None  # noqa: S101 - it was shifted
+        folded.append(Folded(((torch.zeros(8, 8, 1, 1), filters.weight), (torch.zeros(8), filters.bias))))
     foldings, inputs = Foldings(folded), (torch.zeros(1), *weights)
     calls = {
         name: foldings.around(lambda *_: None, watch=watch, repeats=True)

@@ -94,9 +94,9 @@ def _watched(spent: Spent, variants: dict[str, str]) -> Iterator[None]:
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import extern_kernels
 
-    from conv_advisor.torch.folding import Foldings
     from conv_advisor.torch.loaded import LOADED
     from conv_advisor.torch.lowering import NAME
+    from conv_advisor.torch.refreshing import Foldings
     from conv_advisor.torch.running import Prepared
 
     names = {id(run): variants.get(plan, plan) for (plan, *_), run in LOADED.items()}

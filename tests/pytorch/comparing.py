@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import conv_advisor.torch
+from conv_advisor.torch.nodes import kind_of
 
 
 def random(*shape: int) -> Any:
@@ -33,6 +34,26 @@ def watch(monkeypatch: Any) -> list[str]:
 
     monkeypatch.setattr(module, "_compile", watched)
     return seen
+
+
+def kinds(network: nn.Module, *inputs: Any, monkeypatch: Any, **options: Any) -> tuple[list[str], Any]:
+    """The kinds of the operators in what our backend hands on to Inductor, and what that returns."""
+    seen: list[str] = []
+
+    def compile_fx(gm: Any, _inputs: Any, config_patches: Any = None) -> Any:
+        seen.extend(kind_of(node) for node in gm.graph.nodes if node.op.startswith("call"))
+        return gm.forward
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    with torch.no_grad():
+        y = compiled(network, **options)(*inputs)
+    return seen, y
+
+
+def in_float64(network: nn.Module, *inputs: Any) -> Any:
+    """What eager PyTorch returns for all of it in float64."""
+    with torch.no_grad():
+        return copy.deepcopy(network).double()(*(x.double() for x in inputs))
 
 
 def assert_near(got: Any, expected: Any, tolerance: float = 1e-5) -> None:

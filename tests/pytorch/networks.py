@@ -76,6 +76,31 @@ class Separable(nn.Module):
         return x + self.reduce(y * self.gate(y))
 
 
+class FrozenBatchNorm(nn.Module):
+    """torchvision's FrozenBatchNorm2d, whose buffers never train; or detectron2's, which reshapes and casts late."""
+
+    def __init__(self, channels: int, is_reshaped_late: bool = False) -> None:
+        super().__init__()
+        self.eps, self.is_reshaped_late = 1e-5, is_reshaped_late
+        generator = torch.Generator().manual_seed(channels)
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            values = torch.randn(channels, generator=generator)
+            self.register_buffer(name, values if name in ("bias", "running_mean") else values.square() + 0.5)
+
+    def forward(self, x: Any) -> Any:
+        if self.is_reshaped_late:
+            scale = self.weight * (self.running_var + self.eps).rsqrt()
+            bias = self.bias - self.running_mean * scale
+            scale, bias = (each.reshape(1, -1, 1, 1).to(x.dtype) for each in (scale, bias))
+            return x * scale + bias
+        weight, shift, mean, variance = (
+            each.reshape(1, -1, 1, 1) for each in (self.weight, self.bias, self.running_mean, self.running_var)
+        )
+        scale = weight * (variance + self.eps).rsqrt()
+        bias = shift - mean * scale
+        return x * scale + bias
+
+
 class SharedWeight(nn.Module):
     """One convolution used twice, each time before another batch norm."""
 

@@ -102,7 +102,6 @@ DECLINED = {
     "1-D": (nn.Conv1d(2, 2, 3), (1, 2, 9)),
     "transposed": (nn.ConvTranspose2d(2, 2, 3), (1, 2, 5, 5)),
     "no batch": (nn.Conv2d(2, 2, 3), (2, 5, 5)),
-    "same around an even filter": (nn.Conv2d(2, 2, 2, padding="same"), (1, 2, 5, 5)),
     "float64": (nn.Conv2d(2, 2, 3).double(), (1, 2, 5, 5)),
 }
 
@@ -120,6 +119,11 @@ def test_what_is_none_of_ours_stays_as_it_is(name: str, chooser: EverythingAdvis
 ADVISED = {
     "valid": (nn.Conv2d(2, 4, 3, padding="valid"), (1, 2, 5, 5), "5x5-1-3x3-4-2-stride1x1-pad0x0-dilation1x1-groups1"),
     "same": (nn.Conv2d(2, 4, (3, 5), padding="same"), (1, 2, 8, 8), "8x8-1-3x5-4-2-stride1x1-pad1x2-dilation1x1"),
+    "same around an even filter": (
+        nn.Conv2d(2, 4, (2, 4), padding="same"),
+        (1, 2, 8, 8),
+        "8x8-1-2x4-4-2-stride1x1-pad0x1-end1x2-dilation1x1",
+    ),
     "reflected": (nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), (1, 2, 5, 5), "7x7-1-3x3-4-2-stride1x1"),
     "dilated": (nn.Conv2d(2, 4, 3, dilation=2), (1, 2, 9, 9), "9x9-1-3x3-4-2-stride1x1-pad0x0-dilation2x2-groups1"),
     "grouped": (nn.Conv2d(4, 8, 3, 2, 1, groups=2), (1, 4, 9, 9), "9x9-1-3x3-8-4-stride2x2-pad1x1-dilation1x1-groups2"),

@@ -185,7 +185,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
     "a sum behind the activation": (lambda x: torch.relu(CONV(x)) + x, ["bias-relu"]),
     "scaled": (lambda x: torch.relu(torch.add(CONV(x), x, alpha=2)), ["bias"]),
     "broadcast": (lambda x: torch.relu(CONV(x) + x[:, :, :1]), ["bias"]),
-    "a number": (lambda x: torch.relu(CONV(x) + 1), ["bias"]),
+    "a number": (lambda x: torch.relu(CONV(x) + 1), ["bias-relu"]),
     "another precision": (lambda x: torch.relu(CONV(x) + x.double()), ["bias"]),
     "another layout": (lambda x: torch.relu(x.to(memory_format=torch.channels_last) + CONV(x)), ["bias"]),
     "the input changes": (mutated_input, ["bias"]),

@@ -17,6 +17,7 @@ from conv_advisor.torch import backend, loaded, lowering  # noqa: E402 - it need
 from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.options import Options  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near  # noqa: E402 - it needs PyTorch
+from tests.pytorch.networks import FrozenBatchNorm  # noqa: E402 - it needs PyTorch
 from tests.pytorch.stand_in import FakeGpu  # noqa: E402 - it needs PyTorch
 
 pytestmark = [
@@ -145,6 +146,19 @@ def test_another_layout_takes_one_copy_on_either_end(
         assert_near(y, network(x))
         assert y.stride() == network(x).stride()
     assert {problem.layout for problem in fake_gpu.runner.launches} == {"nhwc"}
+
+
+def test_what_is_folded_is_not_in_what_inductor_writes(fake_gpu: FakeGpu, on_cpu: None) -> None:
+    conv = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(8, 8, 3, 2))
+    network = torch.nn.Sequential(torch.nn.ZeroPad2d((0, 1, 0, 1)), conv, FrozenBatchNorm(8), torch.nn.ReLU()).eval()
+    x = torch.randn(2, 8, 6, 6)
+    y, code = compiled(network, x)
+    _, _, graph = code.partition("def call(")
+    assert graph.count(f"extern_kernels.{lowering.NAME}(") == 1
+    assert "cpp_fused" not in graph
+    with torch.no_grad():
+        assert_near(y, network(x))
+    assert {problem.pad_h_end for problem in fake_gpu.runner.launches} == {1}
 
 
 def test_an_input_with_gaps_is_made_dense_first(fake_gpu: FakeGpu, on_cpu: None) -> None:

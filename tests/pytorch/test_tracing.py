@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402 - it needs PyTorch
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.errors import InvalidInput, NoAdvice  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.tracing import network_of  # noqa: E402 - it needs PyTorch
-from tests.pytorch.networks import every_kind  # noqa: E402 - it needs PyTorch
+from tests.pytorch.networks import FrozenBatchNorm, every_kind  # noqa: E402 - it needs PyTorch
 
 NETWORKS = every_kind()
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
@@ -43,6 +43,22 @@ def test_each_convolution_with_what_ends_in_it() -> None:
         "4.conv1": "5x4-2-3x3-16-16-stride1x1-pad1x1-dilation1x1-groups1-bias-relu",
         "4.conv2": "5x4-2-3x3-16-16-stride1x1-pad1x1-dilation1x1-groups1-bias-residual-relu",
     }
+
+
+@pytest.mark.parametrize(
+    ("network", "epilogue", "key"),
+    [
+        (nn.Sequential(nn.Conv2d(4, 8, 3, bias=False), FrozenBatchNorm(8), nn.ReLU()), "bias-relu", "pad0x0"),
+        (nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(4, 8, 3, 2, bias=False)), "plain", "pad0x0-end1x1"),
+    ],
+    ids=["frozen batch norm", "pad"],
+)
+def test_a_plan_is_of_what_the_backend_makes_of_a_model(network: nn.Module, epilogue: str, key: str) -> None:
+    found = network_of(network.eval(), torch.zeros(1, 4, 9, 9))
+    (problem,) = (each.problem for each in found.operators if each.problem)
+    assert str(problem.epilogue or "plain") == epilogue
+    assert key in problem.key
+    assert {"pad", "mul", "add", "rsqrt"}.isdisjoint(operator.kind for operator in found.operators)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -117,7 +133,6 @@ LEFT_OUT = {
     "3-D": (nn.Conv3d(2, 2, 3), (1, 2, 5, 5, 5), "in three dimensions"),
     "transposed": (nn.ConvTranspose2d(2, 2, 3), (1, 2, 5, 5), "transposed"),
     "float64": (nn.Conv2d(2, 2, 3).double(), (1, 2, 5, 5), "float64"),
-    "same around an even filter": (nn.Conv2d(2, 2, 2, padding="same"), (1, 2, 5, 5), "even filter"),
 }
 
 

@@ -22,6 +22,7 @@ from conv_advisor.torch.nodes import is_transformed, kind_of, writes_into_inputs
 from conv_advisor.torch.normal_form import normalize
 from conv_advisor.torch.operator import below_autograd, conv2d
 from conv_advisor.torch.options import Options, read_options
+from conv_advisor.torch.pads import put_back_pads, take_in_pads
 
 
 def backend(
@@ -66,16 +67,19 @@ def backend(
     if ours.inductor:
         _start_compilers()
     normalize(gm)
+    if ours.fold:
+        take_in_pads(gm.graph)
     sites, others = find_sites(gm)
     weights = Weights(gm, inputs)
     if ours.fold:
-        weights.fold_batch_norms(sites)
+        weights.fold(sites)
     if ours.fuse:
         sites = end(sites)
     if ours.layouts:
         sites = lay_out(gm, sites, weights, chooser, ours)
     foldings = weights.foldings()
     outcomes = _replace_all(gm, sites, chooser, ours)
+    put_back_pads(gm.graph)
     tell([*others, *outcomes])
     is_replaced = any(node.target in (conv2d, conv2d_ending) for node in gm.graph.nodes)
     if is_replaced:

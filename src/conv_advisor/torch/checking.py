@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import RunError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.ranking.accuracy import LEANINGS, allowed_error
@@ -120,9 +121,9 @@ class Operands:
     def _expected(self) -> tuple[Any, Any]:
         """The first image of y in float64, and what errors are relative to."""
         bias = None if self._bias is None else self._bias.double()
-        sums = torch.nn.functional.conv2d(self.x[:1].double(), self.weight.double(), bias, *self._geometry)
-        if self._residual is not None:
-            sums = sums + self._residual[:1].double()
+        residual = None if self._residual is None else self._residual[:1].double()
+        names = Activation.NONE.value, self._problem.key
+        sums = own_steps(self.x[:1].double(), self.weight.double(), bias, residual, *self._geometry, *names)
         y = ACTIVATE[self._problem.epilogue.activation](sums)
         return y, torch.maximum(sums.abs().max(), y.abs().max())
 

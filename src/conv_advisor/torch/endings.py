@@ -44,13 +44,7 @@ class Ending:
         return node.args[place]
 
 
-def _never(_node: Node, _y: Node) -> bool:
-    return False
-
-
-def ending_of(
-    conv: Node, *, has_bias: bool, taken: Collection[Node] = (), is_norm: Callable[[Node, Node], bool] = _never
-) -> Ending:
+def ending_of(conv: Node, *, has_bias: bool, taken: Collection[Node] = ()) -> Ending:
     """What follows a convolution, along values that nobody else reads.
 
     Parameters
@@ -60,8 +54,6 @@ def ending_of(
         Whether the call itself adds one.
     taken : collection of Node
         Those that end in another convolution.
-    is_norm : callable (node, y) -> bool
-        Whether a node is a batch norm of y that counts as a bias; by default none is, since they were folded before.
 
     Notes
     -----
@@ -73,11 +65,9 @@ def ending_of(
     activation = Activation.NONE
     while activation is Activation.NONE:
         gate, user = _next(y)
-        if user is None or user in taken or not _is_in_place_of(user, conv) or _is_disturbed(y, user):
+        if user is None or user in taken or not is_in_place_of(user, conv) or _is_disturbed(y, user):
             break
-        if not nodes and is_norm(user, y):
-            has_bias = True
-        elif addition is None and (place := _place_of_residual(user, y, conv)) is not None:
+        if addition is None and (place := _place_of_residual(user, y, conv)) is not None:
             addition = user, place
         elif (activation := _GATED[kind_of(gate)] if gate else activation_of(user, y)) is Activation.NONE:
             break
@@ -158,7 +148,7 @@ def _is_alike(node: Node, conv: Node) -> bool:
     return all(bool(size == other) for size, other in zip(value.shape, wanted.shape, strict=True))
 
 
-def _is_in_place_of(node: Node, conv: Node) -> bool:
+def is_in_place_of(node: Node, conv: Node) -> bool:
     """Whether a node's value may be what the convolution returns: memory laid out in the same way, too."""
     return _is_alike(node, conv) and value_of(node).stride() == value_of(conv).stride()
 

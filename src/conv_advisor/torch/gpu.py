@@ -35,7 +35,7 @@ from conv_advisor.models.tree.loan import Loan, lent_to
 from conv_advisor.torch.candidates import MOST_SLOWDOWN, candidates, substitutes
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.fastest import elementwise_ms, fastest
-from conv_advisor.torch.layers import Geometry, problem_of
+from conv_advisor.torch.layers import Geometry, problem_of, sides_of
 from conv_advisor.torch.loaded import LOADED, Run, plan_name
 from conv_advisor.torch.log import log, warn_of_failure
 from conv_advisor.torch.options import Options
@@ -86,7 +86,7 @@ def load_kept(plan: str, x: Any, weight: Any, geometry: tuple[Any, ...], epilogu
     gpu = open_gpu(x.get_device())
     key, _, limits = plan.partition("/")
     stride, padding, dilation, groups = geometry
-    shape = Geometry(tuple(stride), tuple(padding), tuple(dilation), groups)
+    shape = Geometry(tuple(stride), sides_of(padding), tuple(dilation), groups)
     problem = problem_of(x, weight, shape, is_tf32_allowed=f"-{DType.TF32}-" in key)
     if gpu is None or isinstance(problem, str):
         return None

@@ -61,16 +61,16 @@ class Site:
     @property
     def operands(self) -> tuple[Node, Node, Node | None]:
         """x, weight and bias, as the call takes them now."""
-        x, weight, bias, *_ = _arguments(self.node)
+        x, weight, bias, *_ = arguments_of(self.node)
         return x, weight, bias
 
     def alone(self) -> Site:
         """The same convolution without what follows it."""
         return dataclasses.replace(self, ending=None, problem=self.problem.plain)
 
-    def set_weight(self, weight: Node, bias: Node) -> None:
+    def set_weight(self, weight: Node, bias: Node | None) -> None:
         """Let the call take another weight and bias."""
-        x, _, _, *rest = _arguments(self.node)
+        x, _, _, *rest = arguments_of(self.node)
         self.node.args, self.node.kwargs = (x, weight, bias, *rest), {}
 
 
@@ -148,7 +148,7 @@ def _operands(gm: GraphModule, site: Site) -> list[Node | None]:
 
 
 def _site(node: Node) -> Site | str:
-    x, weight, _, *rest = _arguments(node)
+    x, weight, _, *rest = arguments_of(node)
     values = [value_of(each) for each in (x, weight, node) if isinstance(each, Node)]
     if len(values) != 3 or not all(isinstance(value, torch.Tensor) for value in values):
         return "its operands were not traced as tensors"
@@ -156,8 +156,6 @@ def _site(node: Node) -> Site | str:
     if not all(isinstance(number, int) for number in _numbers(rest)):
         return "stride, padding, dilation or groups are not known before it runs"
     geometry = geometry_of(weight_value, *rest)
-    if isinstance(geometry, str):
-        return geometry
     x_value, weight_value = (_as_dtype(value, y_value.dtype) for value in (x_value, weight_value))
     problem = problem_of(x_value, weight_value, geometry, is_tf32_allowed=is_tf32_allowed())
     if isinstance(problem, str):
@@ -165,8 +163,8 @@ def _site(node: Node) -> Site | str:
     return Site(node, geometry, problem, y_value.dtype, layer_of(node))
 
 
-def _arguments(node: Node) -> tuple[Any, ...]:
-    """Input, weight, bias, stride, padding, dilation and groups of a call."""
+def arguments_of(node: Node) -> tuple[Any, ...]:
+    """Input, weight, bias, stride, padding, dilation and groups of a call of a convolution."""
     bound = _SIGNATURE.bind(*node.args, **node.kwargs)
     bound.apply_defaults()
     return bound.args

@@ -17,49 +17,55 @@ TORCH_DTYPES: Final = {DType.TF32: torch.float32} | {ours: theirs for theirs, ou
 MEMORY_FORMATS: Final = {Layout.NCHW: torch.contiguous_format, Layout.NHWC: torch.channels_last}
 
 Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+"""Top, left, bottom and right."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How the filter goes over the image: rows first, then columns."""
+    """How the filter goes over the image: rows first, then columns; zeros are added at each of the four sides."""
 
     stride: Pair
-    padding: Pair
+    padding: Sides
     dilation: Pair
     groups: int
 
     @property
     def arguments(self) -> tuple[list[int], list[int], list[int], int]:
-        """Stride, padding, dilation and groups as PyTorch's convolutions take them."""
-        return list(self.stride), list(self.padding), list(self.dilation), self.groups
+        """Stride, padding, dilation and groups as PyTorch's convolutions take them.
+
+        Padding has four numbers where opposite sides differ, which our operators alone take.
+        """
+        begin, end = self.padding[:2], self.padding[2:]
+        return list(self.stride), list(begin if begin == end else self.padding), list(self.dilation), self.groups
 
 
-def geometry_of(weight: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry | str:
-    """The arguments of ``torch.conv2d`` as numbers, or why there are none.
+def geometry_of(weight: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry:
+    """The arguments of ``torch.conv2d`` as numbers.
 
     Parameters
     ----------
     weight : tensor of shape (K,C/groups,R,S)
     stride, dilation : int or sequence of int
-    padding : int, sequence of int, or ``same`` or ``valid``
+    padding : int, sequence of int as `sides_of` has it, or ``same`` or ``valid``
     groups : int
     """
     steps, dilations = _pair(stride), _pair(dilation)
     if not isinstance(padding, str):
-        return Geometry(steps, _pair(padding), dilations, int(groups))
+        return Geometry(steps, sides_of(padding), dilations, int(groups))
     if padding == "valid":
-        return Geometry(steps, (0, 0), dilations, int(groups))
+        return Geometry(steps, sides_of(0), dilations, int(groups))
     around = [step * (int(taps) - 1) for step, taps in zip(dilations, weight.shape[2:], strict=True)]
-    if any(total % 2 for total in around):
-        return "padding is 'same' around an even filter: one side has more than the other"
-    return Geometry(steps, (around[0] // 2, around[1] // 2), dilations, int(groups))
+    begin = [total // 2 for total in around]
+    end = [total - half for total, half in zip(around, begin, strict=True)]
+    return Geometry(steps, sides_of([*begin, *end]), dilations, int(groups))
 
 
 def geometry_of_problem(problem: ConvProblem) -> Geometry:
     """How the filter of a problem goes over the image."""
     return Geometry(
         (problem.stride_h, problem.stride_w),
-        (problem.pad_h, problem.pad_w),
+        (problem.pad_h, problem.pad_w, problem.pad_h_end, problem.pad_w_end),
         (problem.dilation_h, problem.dilation_w),
         problem.groups,
     )
@@ -88,10 +94,13 @@ def problem_of(x: Any, weight: Any, geometry: Geometry, *, is_tf32_allowed: bool
     if len(sizes) != 8:
         return f"x is of shape {tuple(x.shape)}, which is not known before it runs"
     n, c, h, w, k, _, r, s = sizes
+    pad_h, pad_w, pad_h_end, pad_w_end = geometry.padding
     try:
         return ConvProblem(
             *(n, c, h, w, k, r, s),
-            *(*geometry.stride, *geometry.padding, *geometry.dilation, geometry.groups),
+            *(*geometry.stride, pad_h, pad_w, *geometry.dilation, geometry.groups),
+            pad_h_end=pad_h_end,
+            pad_w_end=pad_w_end,
             dtype=dtype,
             layout=layout_of(x, weight),
         )
@@ -119,6 +128,14 @@ def is_autocast_on(tensor: Any) -> bool:
         return False
     device = tensor.device.type
     return bool(torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device))
+
+
+def sides_of(padding: int | Sequence[int]) -> Sides:
+    """The padding of each side: of one number that of all, of two that of rows and columns, else four as they are."""
+    if not isinstance(padding, int) and len(padding) == 4:
+        top, left, bottom, right = map(int, padding)
+        return top, left, bottom, right
+    return (*_pair(padding), *_pair(padding))
 
 
 def _pair(value: int | Sequence[int]) -> Pair:

@@ -24,7 +24,11 @@ _BY_PIXEL_OR_CHANNEL: Final = (
     *("batch_norm", "cat", "chunk", "instance_norm", "interpolate", "mean", "pad", "slice", "split"),
     *("split_with_sizes", "upsample_bilinear2d", "upsample_nearest2d"),
 )
-_READING: Final = frozenset((*_POOLS, "amax", "amin", "interpolate", "max", "mean", "min", "std", "sum", "var"))
+_REDUCTIONS: Final = (
+    *("amax", "amin", "linalg_vector_norm", "max", "mean", "min", "norm", "std", "std_mean", "sum", "var", "var_mean"),
+    "vector_norm",
+)
+_READING: Final = frozenset((*_POOLS, *_REDUCTIONS, "interpolate"))
 """Kinds of operators to which True says something else than to write: to round sizes up, or to keep a dimension."""
 EITHER: Final = frozenset((*_POOLS, *_POINTWISE, *_BY_PIXEL_OR_CHANNEL, "getitem"))
 """Kinds of operators that run as fast in either layout: value by value, or on whole pixels or channels."""
@@ -52,6 +56,18 @@ def kind_of(node: Node) -> str:
     if node.target in _IN_PLACE:
         return str(name).removeprefix("i")
     return str(name).rstrip("_")
+
+
+def is_pytorchs(node: Node) -> bool:
+    """Whether a node calls a function or method of PyTorch's own, of which the name says what it does."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return bool(target.namespace == "aten")
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return str(target._qualified_op_name).startswith("aten::")
+    if isinstance(target, str):
+        return bool(node.op == "call_method")
+    return str(getattr(target, "__module__", "")).partition(".")[0] in ("torch", "_operator")
 
 
 def has_layout(value: Any) -> bool:

@@ -12,9 +12,10 @@ from typing import Any, Final
 import torch
 
 from conv_advisor.data.epilogue import Activation, Epilogue
+from conv_advisor.torch.layers import sides_of
 from conv_advisor.torch.loaded import LOADED, Run, memory_format_of_plan
 from conv_advisor.torch.log import warn_of_failure
-from conv_advisor.torch.own import own_convolution
+from conv_advisor.torch.own import own_convolution, pad
 
 QUALIFIED: Final = "conv_advisor::conv2d_v1"
 
@@ -114,10 +115,12 @@ def _on_cuda(x: Any, weight: Any, *rest: Any) -> Any:
 
 def fake(x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, plan: str) -> Any:
     """A tensor of y's shape, precision and strides, and nothing in it."""
-    taps = weight.shape[2:]
+    taps, sides = weight.shape[2:], sides_of(padding)
     plane = [
-        (size + 2 * pad - step * (count - 1) - 1) // jump + 1
-        for size, pad, step, count, jump in zip(x.shape[2:], padding, dilation, taps, stride, strict=True)
+        (size + begin + end - step * (count - 1) - 1) // jump + 1
+        for size, begin, end, step, count, jump in zip(
+            x.shape[2:], sides[:2], sides[2:], dilation, taps, stride, strict=True
+        )
     ]
     shape = (x.shape[0], weight.shape[0], *plane)
     memory_format = memory_format_of_plan(plan)
@@ -133,9 +136,13 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     x, weight = ctx.saved_tensors
     stride, padding, dilation, groups = ctx.geometry
     wanted = [*ctx.needs_input_grad[:2], False]
+    padded, even = pad(x, padding)
     grad_x, grad_weight, _ = torch.ops.aten.convolution_backward.default(
-        grad, x, weight, None, stride, padding, dilation, False, [0, 0], groups, wanted
+        grad, padded, weight, None, stride, even, dilation, False, [0, 0], groups, wanted
     )
+    if padded is not x and grad_x is not None:
+        top, left, *_ = padding
+        grad_x = grad_x[:, :, top : top + x.shape[2], left : left + x.shape[3]]
     return grad_x, grad_weight, None, None, None, None, None
 
 

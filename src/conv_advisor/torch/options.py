@@ -29,9 +29,10 @@ class Options:
         takes the first of the ranking without timing anything. Those that may refuse what follows a convolution, and
         what the ranking does not know yet, come beside them.
     fold : bool
-        Whether batch norms behind a convolution go into its weights.
+        Whether batch norms, scales and shifts behind a convolution go into its weight and bias, zeros around its input
+        into its padding, and weights that are computed from parameters are computed once.
     watch : bool
-        Whether each call looks whether the weights that batch norms went into changed; else `refresh` tells.
+        Whether each call looks whether what was folded or computed ahead changed; else `refresh` tells.
     fuse : bool
         Whether variants may compute what follows a convolution too; else that is left to Inductor.
     layouts : bool

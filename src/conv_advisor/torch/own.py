@@ -24,10 +24,19 @@ ACTIVATE: Final[dict[Activation, Callable[[Any], Any]]] = {
 }
 
 
+def pad(x: Any, padding: Sequence[int]) -> tuple[Any, Sequence[int]]:
+    """x and the padding with which PyTorch's own convolution takes it, which has no more than two numbers."""
+    if len(padding) <= 2:
+        return x, padding
+    top, left, bottom, right = padding
+    return _functional.pad(x, (left, right, top, bottom)), (0, 0)
+
+
 def own_convolution(
     x: Any, weight: Any, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, plan: str
 ) -> Any:
     """PyTorch's own convolution, in the plan's layout."""
+    x, padding = pad(x, padding)
     y = torch.ops.aten.convolution.default(x, weight, None, stride, padding, dilation, False, [0, 0], groups)
     return y.contiguous(memory_format=memory_format_of_plan(plan))
 

@@ -14,11 +14,13 @@ from torch.fx import Node
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import Layout
 from conv_advisor.models.planning.network import Network, Operator
+from conv_advisor.torch.constants import Constants
 from conv_advisor.torch.endings import ending_of
-from conv_advisor.torch.folding import is_norm_of
-from conv_advisor.torch.graph import CONVOLUTIONS, WRAPPED, find_sites
+from conv_advisor.torch.graph import CONVOLUTIONS, WRAPPED, Site, find_sites
 from conv_advisor.torch.nodes import EITHER, bytes_of, has_layout, kind_of, layer_of, value_of
 from conv_advisor.torch.normal_form import normalize
+from conv_advisor.torch.pads import take_in_pads
+from conv_advisor.torch.scaling import Filters, take_in
 from conv_advisor.torch.whole import Call, check_model
 
 _aten: Final = torch.ops.aten
@@ -65,11 +67,14 @@ class _Reader:
 
     def __init__(self, program: Any) -> None:
         normalize(program.graph_module)
-        self._nodes = list(program.graph.nodes)
+        take_in_pads(program.graph)
         signature = program.graph_signature
         self._weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-        self._sites, others = find_sites(program.graph_module)
-        self._problems = {site.node: site for site in self._sites}
+        sites, others = find_sites(program.graph_module)
+        constants = Constants({node: 0 for node in program.graph.nodes if node.name in self._weights})
+        self._has_bias = {site.node: _has_bias(site, constants) for site in sites}
+        self._nodes = list(program.graph.nodes)
+        self._problems = {site.node: site for site in sites}
         self._reasons = dict(others)
 
     def network(self, name: str) -> Network:
@@ -97,8 +102,8 @@ class _Reader:
             takes_either = kind in EITHER or bool(reason)
             return Operator(_name(node), kind, reads, (node.name,), takes_either=takes_either, left_out=reason), ()
         site = self._problems[node]
-        x, weight, bias = site.operands
-        ending = ending_of(node, has_bias=bias is not None, taken=gone, is_norm=is_norm_of)
+        x, weight, _ = site.operands
+        ending = ending_of(node, has_bias=self._has_bias[node], taken=gone)
         read = [x, *([ending.residual] if ending.residual is not None else [])]
         problem = dataclasses.replace(site.problem, layout=Layout.NCHW, epilogue=ending.epilogue)
         last = ending.nodes[-1] if ending.nodes else node
@@ -113,6 +118,15 @@ class _Reader:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return WRAPPED
         return _OTHER_CONVOLUTIONS.get(getattr(node.target, "overloadpacket", None), "")
+
+
+def _has_bias(site: Site, constants: Constants) -> bool:
+    """Whether a convolution adds a bias once what the backend folds is in it, which is gone from its graph then."""
+    like = value_of(site.node)
+    weight, bias = (node and constants.constant_of(node, like) for node in site.operands[1:])
+    if weight is None or (bias is None and site.operands[2] is not None):
+        return site.operands[2] is not None
+    return take_in(site.node, Filters(weight, bias), constants).bias is not None
 
 
 def _name(node: Node) -> str:

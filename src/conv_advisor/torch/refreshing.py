@@ -1,0 +1,200 @@
+"""Weights and biases that are computed outside a graph, which reads them; made again when their sources change."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+
+import torch
+
+from conv_advisor.torch.constants import Constant, Given
+
+_version, _address = attrgetter("_version"), torch.Tensor.data_ptr
+_all_foldings: Final[weakref.WeakSet[Foldings]] = weakref.WeakSet()
+
+
+def refresh() -> None:
+    """Compute all that was folded again before the next call of each compiled model.
+
+    It is needed after a change of weights that PyTorch does not count: one made in place through ``tensor.data``.
+    What goes through ``load_state_dict``, an optimizer, or any other in-place operation is noticed without it.
+    """
+    for foldings in list(_all_foldings):
+        foldings.forget()
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What one convolution takes in the place of its weight and bias.
+
+    Parameters
+    ----------
+    made : tuple of (tensor, Constant)
+        Each, and what it is to be.
+    """
+
+    made: tuple[tuple[Any, Constant], ...]
+
+    def fold(self, inputs: Sequence[Any]) -> None:
+        """Fill them, in place: graphs that were captured go on reading there."""
+        known: dict[Any, Any] = {}
+        for tensor, constant in self.made:
+            tensor.copy_(inputs[constant.place] if isinstance(constant, Given) else constant.value(inputs, known))
+
+
+@dataclass
+class _Instance:
+    """What one of several modules that share a graph has folded, kept while others have their turn."""
+
+    sources: Sequence[weakref.ref[Any]]
+    versions: list[int] | None
+    tensors: list[Any]
+
+
+class Foldings:
+    """The folded convolutions of one graph, and what their sources were when they were folded last.
+
+    Modules of one class, such as the blocks of a model that are compiled one by one, share a graph, and what it reads
+    its weights from. So what each has folded is kept, and copied there when it is its turn.
+    """
+
+    def __init__(self, folded: Sequence[Folded]) -> None:
+        self._folded = folded
+        self._tensors = [tensor for each in folded for tensor, _ in each.made]
+        self._sources = _taker({place for each in folded for _, constant in each.made for place in constant.places})
+        self._seen: tuple[list[int], list[int]] | None = None
+        self._owner: Sequence[weakref.ref[Any]] = ()
+        self._instances: dict[tuple[int, ...], _Instance] = {}
+        self._stream: Any = None
+        self._times = 0
+        self._lock = threading.RLock()
+        _all_foldings.add(self)
+
+    def forget(self) -> None:
+        """Fold anew at the next call."""
+        with self._lock:
+            self._seen = None
+            for instance in self._instances.values():
+                instance.versions = None
+
+    def update(self, inputs: Sequence[Any]) -> None:
+        """Fold anew if a source is another tensor, lies elsewhere or was written to since."""
+        sources = self._sources(inputs)  # all of this is C: there are hundreds, and each call looks at them
+        seen = [*map(_version, sources)], [*map(_address, sources)]
+        if seen == self._seen:
+            return
+        with self._lock, torch.inference_mode(False), torch.no_grad(), _without_autocast(sources):
+            if seen == self._seen:  # another thread was sooner
+                return
+            self._fold(inputs, sources, *seen)
+            self._times += 1  # who ran meanwhile reads this behind the other
+            self._seen = seen
+
+    def _fold(self, inputs: Sequence[Any], sources: Sequence[Any], versions: list[int], addresses: list[int]) -> None:
+        if self._seen is not None and self._seen[1] != addresses:
+            self._keep_if_alive(*self._seen)
+        self._owner = [weakref.ref(source) for source in sources]
+        instance = self._instances.get(tuple(addresses))
+        if instance is not None and instance.versions == versions:
+            torch._foreach_copy_(self._tensors, instance.tensors)
+            return
+        for each in self._folded:
+            each.fold(inputs)
+        if instance is not None:  # a captured graph may go on reading there
+            torch._foreach_copy_(instance.tensors, self._tensors)
+            instance.versions = versions
+        elif self._instances:  # at once: when its turn is over a graph may be captured, in which nothing is copied yet
+            self._keep(versions, addresses)
+
+    def _keep_if_alive(self, versions: list[int], addresses: list[int]) -> None:
+        """Keep what is folded if its sources still lie there: they were not replaced, but are another module's."""
+        self._instances = {key: each for key, each in self._instances.items() if _lie_at(each.sources, key)}
+        if tuple(addresses) not in self._instances and _lie_at(self._owner, addresses):
+            self._keep(versions, addresses)
+
+    def _keep(self, versions: list[int], addresses: list[int]) -> None:
+        kept = [tensor.clone() for tensor in self._tensors]
+        self._instances[tuple(addresses)] = _Instance(self._owner, versions, kept)
+
+    def _has_moved(self, inputs: Sequence[Any]) -> bool:
+        return self._seen is None or [*map(_address, self._sources(inputs))] != self._seen[1]
+
+    def around(self, compiled: Callable[..., Any], *, watch: bool, repeats: bool) -> Callable[..., Any]:
+        """A compiled graph whose weights are folded anew where their sources changed.
+
+        Parameters
+        ----------
+        compiled : callable
+        watch : bool
+            Whether each call looks at them; else what `refresh` says alone counts, and whose they are.
+        repeats : bool
+            Whether the graph may run twice, since it writes into nothing that it is given. A call then looks while the
+            GPU works, and runs again in the rare case that there was a change.
+        """
+
+        def call_in_turn(*inputs: Any) -> Any:
+            with self._lock:  # until all of it is enqueued: then another module's weights may take the place
+                self._wait_for_others(self._sources(inputs)[0].device)
+                if watch or self._has_moved(inputs):
+                    self.update(inputs)
+                return compiled(*inputs)
+
+        def call_watched(*inputs: Any) -> Any:
+            if self._instances:
+                return call_in_turn(*inputs)
+            self.update(inputs)
+            return compiled(*inputs)
+
+        def call_meanwhile(*inputs: Any) -> Any:
+            if self._instances:
+                return call_in_turn(*inputs)
+            times = self._times
+            y = compiled(*inputs)
+            self.update(inputs)
+            if self._times == times:
+                return y
+            del y  # a graph that is replayed would not write where its outputs are still in use
+            return compiled(*inputs)
+
+        def call_unwatched(*inputs: Any) -> Any:
+            if self._instances:
+                return call_in_turn(*inputs)
+            if self._has_moved(inputs):
+                self.update(inputs)
+            return compiled(*inputs)
+
+        if not watch:
+            return call_unwatched
+        return call_meanwhile if repeats else call_watched
+
+    def _wait_for_others(self, device: Any) -> None:
+        """Let this stream wait for what was enqueued on another one by modules that had their turn before."""
+        if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return
+        stream = torch.cuda.current_stream(device)
+        if self._stream is not None and self._stream != stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
+
+
+def _lie_at(sources: Sequence[weakref.ref[Any]], addresses: Sequence[int]) -> bool:
+    tensors = [source() for source in sources]
+    return all(
+        tensor is not None and _address(tensor) == address for tensor, address in zip(tensors, addresses, strict=True)
+    )
+
+
+def _taker(places: set[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What takes the inputs at these places."""
+    first, *others = sorted(places)
+    if others:
+        return itemgetter(first, *others)
+    return lambda inputs: (inputs[first],)  # an itemgetter of one returns it alone
+
+
+def _without_autocast(tensors: Sequence[Any]) -> Any:
+    return torch.autocast(tensors[0].device.type, enabled=False)

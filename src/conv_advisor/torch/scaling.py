@@ -1,0 +1,193 @@
+"""What scales and shifts each channel of a convolution's output by constants: it can go into weight and bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.fx import Node
+
+from conv_advisor.torch.batch_norms import batch_norm_of
+from conv_advisor.torch.constants import Computed, Constant, Constants, erase_unread, number_of
+from conv_advisor.torch.endings import is_in_place_of
+from conv_advisor.torch.nodes import changes_something, is_pytorchs, kind_of, value_of
+
+_Operand = Constant | float
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Weight and bias of one convolution, as constants.
+
+    Parameters
+    ----------
+    weight : Constant
+        Of shape (K,C/groups,R,S).
+    bias : Constant or None
+        Of shape (K,).
+    """
+
+    weight: Constant
+    bias: Constant | None
+
+    def scaled(self, factor: _Operand) -> Filters:
+        """Those whose output is this one's times a factor: a number, or one number per filter."""
+        bias = None if self.bias is None else Computed(_times, (self.bias, factor))
+        return Filters(Computed(_weight_times, (self.weight, factor)), bias)
+
+    def shifted(self, shift: _Operand, sign: int = 1) -> Filters:
+        """Those whose output is this one's and a shift; or without it, where the sign is -1."""
+        bias = self.bias or Computed(_no_bias, (self.weight,))
+        return Filters(self.weight, Computed(_plus, (bias, shift, sign)))
+
+
+Step = Callable[[Filters], Filters]
+"""From the filters of a convolution to those whose output is what a node makes of its output."""
+
+
+def take_in(
+    conv: Node, filters: Filters, constants: Constants, is_exact: Callable[[Filters], bool] = lambda _: True
+) -> Filters:
+    """The filters with all that scales and shifts the output of a convolution, which is gone from the graph then.
+
+    Parameters
+    ----------
+    conv : Node
+        Its value stands for that of the last step then.
+    filters : Filters
+        Those that it has.
+    constants : Constants
+    is_exact : callable
+        Whether filters that are scaled by anything but a batch norm are still as precise in the convolution's own
+        precision; asked before they are taken.
+    """
+    while (node := _next(conv)) is not None:
+        step = _step_of(node, conv, constants)
+        if step is None or not is_in_place_of(node, conv):
+            break
+        more = step(filters)
+        if more.weight is not filters.weight and batch_norm_of(node) is None and not is_exact(more):
+            break
+        filters, read = more, node.all_input_nodes
+        node.replace_all_uses_with(conv)
+        conv.graph.erase_node(node)
+        erase_unread(each for each in read if each is not conv)
+    return filters
+
+
+def _next(y: Node) -> Node | None:
+    """Who alone reads y, or else writes into it before all others, which then read what it wrote."""
+    if not y.users:
+        return None
+    first = min(y.users)
+    is_first_to_write = changes_something(first) and first.args[:1] == (y,)
+    return first if len(y.users) == 1 or is_first_to_write else None
+
+
+def _step_of(node: Node, y: Node, constants: Constants) -> Step | None:
+    """What a node does to y; None where it is no scale or shift by constants."""
+    if batch_norm_of(node) is not None:
+        return _batch_norm(node, y, constants)
+    if not is_pytorchs(node) or any(name not in ("alpha", "value") or each != 1 for name, each in node.kwargs.items()):
+        return None
+    if kind_of(node) == "addcmul":
+        return _addcmul(node, y, constants)
+    if len(node.args) != 2 or y not in node.args:
+        return None
+    place = node.args.index(y)
+    make = _ARITHMETIC.get((kind_of(node), place))
+    if make is None or (place and changes_something(node)):
+        return None
+    operand = _by_filter(node.args[1 - place], y, constants)
+    return None if operand is None else make(operand)
+
+
+def _batch_norm(node: Node, y: Node, constants: Constants) -> Step | None:
+    """The step that a batch norm in evaluation is."""
+    norm = batch_norm_of(node)
+    if norm is None or norm.x is not y or norm.training is not False:
+        return None
+    given = (norm.mean, norm.variance, norm.scale, norm.shift)
+    found = [each and constants.constant_of(each, value_of(y)) for each in given]
+    mean, variance, scale, shift = found
+    epsilon = number_of(norm.epsilon)
+    if mean is None or variance is None or epsilon is None or [*map(bool, found)] != [*map(bool, given)]:
+        return None
+    factor = Computed(_factor, (variance, epsilon, scale))
+
+    def step(filters: Filters) -> Filters:
+        scaled = filters.shifted(mean, -1).scaled(factor)
+        return scaled if shift is None else scaled.shifted(shift)
+
+    return step
+
+
+def _addcmul(node: Node, y: Node, constants: Constants) -> Step | None:
+    """The step that ``addcmul(shift, y, factor)`` is, or ``addcmul(y, one, other)``; it writes into y at most."""
+    if len(node.args) != 3 or node.args.count(y) != 1 or (changes_something(node) and node.args[0] is not y):
+        return None
+    first, second = (_by_filter(each, y, constants) for each in node.args if each is not y)
+    if first is None or second is None:
+        return None
+    if node.args[0] is not y:
+        return lambda filters: filters.scaled(second).shifted(first)
+    product = Computed(_times, (first, second))
+    return lambda filters: filters.shifted(product)
+
+
+def _by_filter(operand: Any, y: Node, constants: Constants) -> _Operand | None:
+    """A constant number, or a constant with one number per filter of y or with a single one; None for all else."""
+    number = number_of(operand)
+    if number is not None or not isinstance(operand, Node):
+        return number
+    value, wanted = value_of(operand), value_of(y)
+    if not isinstance(value, torch.Tensor) or value.dim() > wanted.dim():
+        return None
+    shape = (1,) * (wanted.dim() - value.dim()) + tuple(value.shape)
+    if shape not in ((1, wanted.shape[1], 1, 1), (1, 1, 1, 1)):
+        return None
+    return constants.constant_of(operand, wanted)
+
+
+def _divided(divisor: _Operand) -> Step | None:
+    if isinstance(divisor, float):
+        return None if divisor == 0 else lambda filters: filters.scaled(1 / divisor)
+    factor = Computed(torch.reciprocal, (divisor,))
+    return lambda filters: filters.scaled(factor)
+
+
+_ARITHMETIC: Final[dict[tuple[str, int], Callable[[_Operand], Step | None]]] = {
+    **dict.fromkeys((("mul", 0), ("mul", 1)), lambda factor: lambda filters: filters.scaled(factor)),
+    **dict.fromkeys((("add", 0), ("add", 1)), lambda shift: lambda filters: filters.shifted(shift)),
+    ("sub", 0): lambda shift: lambda filters: filters.shifted(shift, -1),
+    ("sub", 1): lambda shift: lambda filters: filters.scaled(-1.0).shifted(shift),
+    **dict.fromkeys((("div", 0), ("truediv", 0)), _divided),
+}
+"""The steps of operators with two operands, by kind and the place of y."""
+
+
+def _flat(operand: Any) -> Any:
+    return operand.reshape(-1) if isinstance(operand, torch.Tensor) else operand
+
+
+def _times(one: Any, other: Any) -> Any:
+    return _flat(one) * _flat(other)
+
+
+def _plus(bias: Any, shift: Any, sign: int) -> Any:
+    return torch.add(bias, _flat(shift), alpha=sign)
+
+
+def _weight_times(weight: Any, factor: Any) -> Any:
+    return weight * (factor.reshape(-1, 1, 1, 1) if isinstance(factor, torch.Tensor) else factor)
+
+
+def _no_bias(weight: Any) -> Any:
+    return weight.new_zeros(weight.shape[0])
+
+
+def _factor(variance: Any, epsilon: float, scale: Any) -> Any:
+    factor = torch.rsqrt(variance + epsilon)
+    return factor if scale is None else factor * scale
