@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -249,6 +250,14 @@ def test_a_client_that_stops_in_the_middle_blocks_nobody(running: Server) -> Non
     assert ran.status_code == 200
 
 
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Nobody else writes to a database within the block."""
+    with closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as holding:
+        holding.execute("BEGIN IMMEDIATE")
+        yield
+
+
 @pytest.mark.slow
 def test_a_service_killed_during_a_retrain_finishes_it_after_the_next_start(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path / 'conv-advisor.db'}") as store:
@@ -257,10 +266,13 @@ def test_a_service_killed_during_a_retrain_finishes_it_after_the_next_start(tmp_
         asked = first.http.post("/v1/models", json={"device": SMALL_DEVICE.id})
         assert asked.status_code == 202, asked.text
         job = f"/v1/jobs/{asked.json()['id']}"
-        assert eventually(lambda: first.http.get(job).json()["progress"] > 0.04), first.http.get(job).text
-        workers = children(first.process.pid)
-        first.process.kill()
-        first.process.wait()
+        assert eventually(lambda: first.http.get(job).json()["state"] == "running"), first.http.get(job).text
+        with locked(tmp_path / "conv-advisor.db"):  # so that it does not end before it is killed
+            assert eventually(lambda: any(b"\0none\0" in command_of(pid) for pid in children(first.process.pid)))
+            assert first.http.get(job).json()["state"] == "running"
+            workers = children(first.process.pid)
+            first.process.kill()
+            first.process.wait()
     assert eventually(lambda: not any(map(is_running, workers))), "a worker outlived the service"
     with server(tmp_path) as second:
         assert eventually(lambda: second.http.get(job).json()["finished_at"])
