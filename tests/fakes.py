@@ -365,6 +365,11 @@ def train_quickly(_store_url: str, _home: Path, request: dict[str, Any]) -> Trai
     return Trained(tree, {"device": request["device"], "model": tree.id, "promoted": True, "forced": True})
 
 
+def train_for_long(_store_url: str, _home: Path, _request: dict[str, Any]) -> None:
+    """Train until somebody ends it."""
+    time.sleep(3600)
+
+
 def ask_for_nothing(_measured: Sequence[ConvProblem], _device_id: str) -> None:
     """What a trainer needs that learns from nothing."""
 

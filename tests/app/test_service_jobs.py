@@ -20,9 +20,11 @@ from conv_advisor.app.jobs.background import Background
 from conv_advisor.app.jobs.events import EventStream, Streams
 from conv_advisor.app.jobs.job import Job, JobKind
 from conv_advisor.app.jobs.requests import problems_of
+from conv_advisor.app.workers import tasks
 from conv_advisor.data.errors import QueueFull
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import DType, Layout
+from tests import fakes
 from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, SMALL, Client, is_problem, measure_enough, serving
 from tests.databases import DATABASES, new_database
 from tests.processes import eventually
@@ -94,11 +96,14 @@ def test_a_sweep_measures_what_a_network_has(client: Client) -> None:
     assert ended(client, again)["result"]["attempts"] == 24, "twelve of them were there already"
 
 
-def test_a_retraining_is_a_job_like_others(client: Client) -> None:
-    measure_enough(client)
-    job = submitted(client, {"kind": "retrain", "device": "fake-gpu"})
-    assert (job["kind"], job["request"], job["device_id"]) == ("retrain", {"device": "fake-gpu", "force": False}, None)
-    assert client.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
+def test_a_retraining_is_a_job_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "train", fakes.train_for_long)
+    with serving(tmp_path) as own:
+        measure_enough(own)
+        job = submitted(own, {"kind": "retrain", "device": "fake-gpu"})
+        asked = {"device": "fake-gpu", "force": False}
+        assert (job["kind"], job["request"], job["device_id"]) == ("retrain", asked, None)
+        assert own.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
 
 
 def test_a_job_that_waited_for_the_first_start_of_the_worker_is_not_said_to_wait_for_another_server(
