@@ -290,7 +290,7 @@ def test_what_no_event_can_follow_is_refused(client: Client) -> None:
 def test_streams_are_bounded_in_number_and_in_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     job = submitted(client, MEASURE | {"device": "nvidia-h200"})  # which stays queued
     where = f"/v1/jobs/{job['id']}/events"
-    monkeypatch.setattr(job_events, "LONGEST_S", 1.0)
+    monkeypatch.setattr(job_events, "LONGEST_S", 4.0)
     monkeypatch.setattr(job_events, "_KEEP_ALIVE_S", 0.3)
     response = client.get(where)
     assert [each["event"] for each in events(response.text)] == ["job"], "and then it was ended, to be asked for again"
