@@ -185,7 +185,7 @@ def kept_port() -> Iterator[int]:
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
     """Wait until the server answers that it is ready, so that nothing of its start is on its core any more."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while process.poll() is None and time.monotonic() < until:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -19,6 +20,10 @@ from tests.databases import database_url  # noqa: F401 - a fixture of many tests
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+
+# The same examples every time, however long each takes: a machine that does much else fails none, and what has passed
+# does not fail by chance the next time. HYPOTHESIS_PROFILE=default tries others.
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 ON_GPU = "_gpu.py"
 """End of the name of a module whose tests need a GPU: it is collected only where there is one."""

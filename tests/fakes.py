@@ -60,6 +60,12 @@ def sleep(seconds: float, path: Path | None = None) -> int:
     return os.getpid()
 
 
+def wait_for(path: Path) -> None:
+    """A task that ends once this file is there."""
+    while not path.exists():
+        time.sleep(0.01)
+
+
 def spin(seconds: float) -> None:
     """Keep the interpreter busy, deaf to polite signals, as a kernel in C is."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -191,7 +197,13 @@ REPLAY = "tests.fakes:open_replay"
 
 def open_replay(path: str) -> ReplayRunner:
     """A runner that replays the measurements in a Parquet file."""
+    ReplayRunner.note = hangs(Path(path))
     return ReplayRunner(_recorded(path))
+
+
+def hangs(recording: Path) -> Path:
+    """Where a device that replays this says which process hangs."""
+    return recording.with_suffix(".hangs")
 
 
 SLOW_REPLAY = "tests.fakes:open_slow_replay"
@@ -200,7 +212,7 @@ SLOW_REPLAY = "tests.fakes:open_slow_replay"
 
 def open_slow_replay(path: str) -> ReplayRunner:
     """A runner that takes a fifth of a second for each problem."""
-    SlowRunner.note = Path(path).with_name(f"measured-{os.getppid()}-{os.getpid()}")
+    SlowRunner.seen = Path(path).with_name(f"measured-{os.getppid()}-{os.getpid()}")
     return SlowRunner(_recorded(path))
 
 
@@ -220,6 +232,7 @@ class ReplayRunner:
     """
 
     floor_ms = 0.0005
+    note = Path(os.devnull)
 
     def __init__(self, recording: list[Measurement]) -> None:
         self.device = recording[0].device
@@ -247,6 +260,8 @@ class ReplayRunner:
         row = self._recorded.get((problem, variant.id))
         if row is None:
             raise NotSupported("not in the recording")
+        if row.outcome is Outcome.TIMED_OUT:
+            self.note.write_text(str(os.getpid()))
         _fail_as(row, workspace_limit_bytes)
 
         def run(x: np.ndarray, weight: np.ndarray, y: np.ndarray, *ends: np.ndarray | None) -> None:
@@ -282,10 +297,10 @@ class ReplayRunner:
 class SlowRunner(ReplayRunner):
     """One that takes its time."""
 
-    note: Path
+    seen: Path
 
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
-        self.note.touch()
+        self.seen.touch()
         time.sleep(0.2)
         return super().make_operands(problem, seed)
 
@@ -348,6 +363,11 @@ def train_quickly(_store_url: str, _home: Path, request: dict[str, Any]) -> Trai
 
     tree = small_tree(0.02)
     return Trained(tree, {"device": request["device"], "model": tree.id, "promoted": True, "forced": True})
+
+
+def train_for_long(_store_url: str, _home: Path, _request: dict[str, Any]) -> None:
+    """Train until somebody ends it."""
+    time.sleep(3600)
 
 
 def ask_for_nothing(_measured: Sequence[ConvProblem], _device_id: str) -> None:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import select
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+PATIENT: Final = {"CONV_ADVISOR_START_TIMEOUT_S": "600", "CONV_ADVISOR_CONVOLUTION_DEADLINE_S": "250"}
+"""Settings: a busy machine may take long to start a worker, and to compile a kernel with its first launch."""
 _USUAL_S: Final = 0.1
 """For a million steps of a generator: chosen, as what a server's core takes at most."""
+_REST_S: Final = 0.4
+"""Between two measurements of that, which shall not be a load themselves."""
 
 
 def eventually(is_so: Callable[[], object], within_s: float = 300.0) -> bool:
@@ -44,6 +52,41 @@ def slowness() -> float:
     began = time.perf_counter()
     sum(number * number for number in range(10**6))
     return max(1.0, (time.perf_counter() - began) / _USUAL_S)
+
+
+class Slowed:
+    """How many times longer than usual this machine took for the same work, at most, in a while that is over."""
+
+    most = 1.0
+
+
+@contextmanager
+def slowness_meanwhile() -> Iterator[Slowed]:
+    """Measure `slowness` for as long as the block runs, in a process of its own; ask for the most of it afterwards.
+
+    What is measured before or after a promise was put to the test says nothing of a machine that stood still meanwhile.
+    """
+    slowed, command = Slowed(), [sys.executable, "-m", __name__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout
+        assert watching.stdout.readline() == "begun\n"
+        try:
+            yield slowed
+        finally:
+            slowed.most = float(watching.communicate()[0])
+
+
+def _watch() -> None:
+    """Say that it has begun, and at the end of the input the most slowness until then."""
+    sys.stdout.write("begun\n")
+    sys.stdout.flush()
+    most, is_over = 1.0, False
+    while not is_over:
+        began = time.perf_counter()
+        is_over = bool(select.select([sys.stdin], [], [], _REST_S)[0])
+        late_s = max(0.0, time.perf_counter() - began - _REST_S)
+        most = max(most, slowness() + late_s / _USUAL_S)
+    sys.stdout.write(f"{most}\n")
 
 
 def children(pid: int) -> list[int]:
@@ -88,3 +131,7 @@ def read_pid(path: Path) -> int:
     """The process id that a task writes once it runs."""
     assert eventually(lambda: path.exists() and path.read_text())
     return int(path.read_text())
+
+
+if __name__ == "__main__":
+    _watch()

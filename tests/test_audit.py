@@ -64,7 +64,7 @@ def audited(tmp_path: Path, url: str, pinned: str = PINNED) -> subprocess.Comple
     requirements = tmp_path / "pinned.txt"
     requirements.write_text(pinned)
     command = [sys.executable, AUDIT, "--service", "osv", "--osv-url", url, requirements]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
 
 def test_a_vulnerability_that_is_found_fails(tmp_path: Path) -> None:

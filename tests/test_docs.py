@@ -29,7 +29,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.models.training.enough import ENOUGH_MEASURED
-from tests.processes import free_port
+from tests.processes import PATIENT, free_port
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -101,13 +101,17 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     """A folder and a running server for the commands."""
     folder = tmp_path_factory.mktemp("commands")
     port = free_port()
-    environment = os.environ | {
-        "CONV_ADVISOR_HOME": str(folder / "home"),
-        "CONV_ADVISOR_PORT": str(port),
-        "PATH": f"{BIN}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-        "PWD": str(folder),
-    }
+    environment = (
+        os.environ
+        | PATIENT
+        | {
+            "CONV_ADVISOR_HOME": str(folder / "home"),
+            "CONV_ADVISOR_PORT": str(port),
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+            "PWD": str(folder),
+        }
+    )
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(shlex.split(SERVE), env=environment, cwd=folder, stdout=log, stderr=log)
     try:
@@ -125,7 +129,7 @@ def measure_once(url: str) -> None:
     asked = urllib.request.Request(  # noqa: S310 - our own server
         url, b'{"layer": "7-1-1-8-8", "variant": "cpu.direct"}', {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(asked, timeout=120) as answer:  # noqa: S310 - our own server
+    with urllib.request.urlopen(asked, timeout=600) as answer:  # noqa: S310 - our own server
         assert answer.status == 200
 
 
@@ -164,7 +168,7 @@ def test_command_runs(command: str, environment: dict[str, str]) -> None:
         cwd=environment["PWD"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -184,7 +188,7 @@ def test_the_photograph_of_the_tutorial_goes_through_its_filters(environment: di
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

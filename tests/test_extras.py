@@ -36,7 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def run(base: dict[str, str], *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [COMMAND, *arguments], env=base | more, capture_output=True, text=True, timeout=120, check=False
+        [COMMAND, *arguments], env=base | more, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -85,7 +85,7 @@ def service(base: dict[str, str]) -> Iterator[httpx.Client]:
     log = Path(base["CONV_ADVISOR_HOME"] + ".log")
     with log.open("wb") as file:
         process = subprocess.Popen([COMMAND, "serve", "--port", port], env=base, stdout=file, stderr=file)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
         try:
             assert eventually(lambda: process.poll() is not None or is_ready(client)), log.read_text()
             assert process.poll() is None, log.read_text()

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.processes import eventually, free_port
+from tests.processes import PATIENT, eventually, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ class Environment:
     def variables(self) -> dict[str, str]:
         """No search path of ours, and a home of its own."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CONV_ADVISOR_"))}
-        return kept | {"CONV_ADVISOR_HOME": str(self.project / "var"), "PATH": f"{self.bin}:{kept['PATH']}"}
+        return kept | PATIENT | {"CONV_ADVISOR_HOME": str(self.project / "var"), "PATH": f"{self.bin}:{kept['PATH']}"}
 
     def run(self, *command: str) -> str:
         """Standard output of a command that is run in the project's folder."""
@@ -125,9 +125,9 @@ def test_the_command_line_convolves_on_the_cpu(environment: Environment) -> None
 
 def test_the_service_advises_and_convolves(environment: Environment) -> None:
     with served(environment) as url:
-        with urllib.request.urlopen(f"{url}/v1/advice?layer={LAYER}&device=nvidia-h200", timeout=60) as answer:  # noqa: S310 - our own
+        with urllib.request.urlopen(f"{url}/v1/advice?layer={LAYER}&device=nvidia-h200", timeout=600) as answer:  # noqa: S310 - our own
             assert json.load(answer)["device"] == "nvidia-h200"
-        with urllib.request.urlopen(request_to_convolve(url), timeout=120) as answer:  # noqa: S310 - our own
+        with urllib.request.urlopen(request_to_convolve(url), timeout=600) as answer:  # noqa: S310 - our own
             y = np.load(io.BytesIO(answer.read()))
     np.testing.assert_allclose(y, np.full((1, 3, 2, 2), 2 * 9), rtol=1e-6)
 

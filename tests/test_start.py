@@ -58,7 +58,7 @@ def loaded(code: str, home: Path, *arguments: str, say: str = SAY) -> set[str]:
         env=os.environ | {"CONV_ADVISOR_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -110,7 +110,7 @@ class Client:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=300)
         self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # each request says which it sends
         self._lifespan = app.router.lifespan_context(app)
         try:
@@ -160,7 +160,7 @@ def serving(
     path = home / "recording.parquet"
     rows = [row for problem in problems or (SMALL, LARGE) for row in recorded(problem)]
     parquet.write(arrow.measurements_to_table(rows), path)
-    settings = Settings(home=home, convolution_deadline_s=changes.pop("convolution_deadline_s", 20.0), **changes)
+    settings = Settings(home=home, convolution_deadline_s=changes.pop("convolution_deadline_s", 45.0), **changes)
     if has_tree:
         keep_tree(settings.models_home, small_tree(TIMES_MS))
 

@@ -69,13 +69,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def running(browser: Browser, home: Path) -> Iterator[Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        # Where the CPU kernels were never compiled, the first launch of each compiles it: on a busy machine slowly.
-        patch.setenv("CONV_ADVISOR_CONVOLUTION_DEADLINE_S", "250")
-        yield from _running(home)
-
-
-def _running(home: Path) -> Iterator[Server]:
     with server(home) as running:
         assert eventually(lambda: running.http.get("/readyz").status_code == 200)
         yield running
@@ -98,8 +91,32 @@ def on_phone(browser: Browser, running: Server) -> Iterator[Visitor]:
     visitor.close()
 
 
-def announced(page: Page) -> str:
-    return page.locator("#announce").inner_text()
+def is_announced(page: Page, beginning: str) -> None:
+    """Wait until what is said to those who hear the page begins so."""
+    expect(page.locator("#announce")).to_have_text(re.compile(f"^{re.escape(beginning)}"))
+
+
+def note(page: Page, selector: str) -> None:
+    """Have the page note whether there is such a part from now on: it may be gone before anybody looks."""
+    page.evaluate(
+        """selector => {
+            window.wasThere = false;
+            const look = () => { window.wasThere ||= document.querySelector(selector) !== null; };
+            new MutationObserver(look).observe(document.body, {childList: true, subtree: true});
+        }""",
+        selector,
+    )
+
+
+def was_there(page: Page) -> bool:
+    return bool(page.evaluate("window.wasThere"))
+
+
+def opened_map(visitor: Visitor, asked: str) -> Page:
+    """The map, once its script has drawn it, which may be after the page has loaded."""
+    page = visitor.open(f"/map?{asked}")
+    expect(page.locator("#map svg")).to_be_visible()
+    return page
 
 
 def test_a_layer_is_typed_and_advised_on_without_a_reload(visitor: Visitor) -> None:
@@ -126,7 +143,7 @@ def test_a_model_that_is_chosen_has_a_plan_and_what_is_asked_beside_it_counts(vi
     model = {"name": "block.onnx", "mimeType": "application/octet-stream", "buffer": block()}
     page.get_by_label("An ONNX model").set_input_files([model])
     expect(page.get_by_role("heading", name="block.onnx, batch 1")).to_be_visible()
-    assert announced(page) == "The plan of block.onnx is there"
+    is_announced(page, "The plan of block.onnx is there")
     page.get_by_label("Batches").fill("2,8")
     page.keyboard.press("Tab")
     expect(page.get_by_role("heading", name="block.onnx, batch 8")).to_be_visible()
@@ -283,7 +300,7 @@ def test_on_a_phone_every_page_is_in_the_bar(on_phone: Visitor) -> None:
 
 
 def test_the_map_is_read_beside_the_pointer(visitor: Visitor) -> None:
-    page = visitor.open(f"/map?device=nvidia-h200&layer={LAYER}")
+    page = opened_map(visitor, f"device=nvidia-h200&layer={LAYER}")
     frame = page.locator("#map svg").bounding_box()
     assert frame
     tip = page.locator("#map-tip")
@@ -340,6 +357,7 @@ def test_the_call_that_gives_the_same_is_copied(visitor: Visitor, running: Serve
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=visitor.address)
     page = visitor.open(f"/?device=fake-gpu&layer={LAYER}")
     page.get_by_role("button", name="Copy link").click()
+    expect(page.locator("#announce")).to_have_text(re.compile("was copied$"))
     assert f"layer={LAYER}" in page.evaluate("navigator.clipboard.readText()")
     page.get_by_text("The same elsewhere").click()
     page.get_by_role("button", name="Copy: HTTP").click()
@@ -389,7 +407,7 @@ def test_a_long_measurement_is_cancelled(visitor: Visitor) -> None:
 
 
 def test_the_map_is_drawn_and_read_by_keyboard_and_pointer(visitor: Visitor) -> None:
-    page = visitor.open(f"/map?device=nvidia-h200&layer={LAYER}")
+    page = opened_map(visitor, f"device=nvidia-h200&layer={LAYER}")
     cells = page.locator("#map g[aria-label=cell] rect")
     assert cells.count() > 500
     colours = cells.evaluate_all("cells => [...new Set(cells.map(cell => getComputedStyle(cell).fill))]")
@@ -407,7 +425,7 @@ def test_the_map_is_drawn_and_read_by_keyboard_and_pointer(visitor: Visitor) -> 
     layer, variant = page.locator("#map-cell").inner_text().split(": ")
     page.keyboard.press("Enter")
     expect(page.locator("#verdict")).to_be_visible()
-    assert announced(page).startswith(layer)
+    is_announced(page, layer)
     page.go_back()
     page.get_by_label("Across").select_option("filters")
     expect(page.get_by_role("heading", name="Fastest over filters and batch")).to_be_visible()
@@ -419,7 +437,7 @@ def test_the_map_is_drawn_and_read_by_keyboard_and_pointer(visitor: Visitor) -> 
 
 
 def test_the_map_says_what_the_advice_says(visitor: Visitor, running: Server) -> None:
-    page = visitor.open(f"/map?device=fake-gpu&layer={LAYER}")
+    page = opened_map(visitor, f"device=fake-gpu&layer={LAYER}")
     page.locator("#map").focus()
     page.keyboard.press("ArrowLeft")
     layer, variant = page.locator("#map-cell").inner_text().split(": ")
@@ -428,14 +446,14 @@ def test_the_map_says_what_the_advice_says(visitor: Visitor, running: Server) ->
 
 def test_a_cell_of_a_strided_layer_leads_to_that_layer_within_the_same_limits(visitor: Visitor) -> None:
     strided = "28-1-3-64-64-stride2-groups2"
-    page = visitor.open(f"/map?device=fake-gpu&layer={strided}&workspace_mib=4&deterministic=true&x=filters")
+    page = opened_map(visitor, f"device=fake-gpu&layer={strided}&workspace_mib=4&deterministic=true&x=filters")
     page.locator("#map").focus()
     page.keyboard.press("ArrowRight")
     layer, variant = page.locator("#map-cell").inner_text().split(": ")
     assert layer == strided.replace("-64-64-", "-80-64-")
     page.keyboard.press("Enter")
     expect(page.locator("#verdict .name")).to_have_text(layer)
-    assert announced(page).startswith(f"{layer}: {variant}")
+    is_announced(page, f"{layer}: {variant}")
     assert page.get_by_label(re.compile("Workspace")).input_value() == "4"
     assert page.get_by_label(re.compile("deterministic", re.IGNORECASE)).is_checked()
 
@@ -464,9 +482,10 @@ def test_a_retrain_that_fails_says_why(visitor: Visitor) -> None:
 def test_a_retrain_shows_its_progress_and_its_tree(visitor: Visitor) -> None:
     page = visitor.open("/models")
     page.get_by_label("Device").select_option(SMALL_DEVICE.id)
+    note(page, "#job progress")
     page.get_by_role("button", name="Retrain").click()
-    expect(page.locator("#job progress")).to_be_visible()
     expect(page.locator("#job")).to_contain_text("succeeded")
+    assert was_there(page), "its progress"
     expect(page.get_by_role("region", name=SMALL_DEVICE.id)).to_contain_text("in use")
 
 

@@ -17,7 +17,7 @@ def shell(line: str, home: Path) -> subprocess.CompletedProcess[str]:
     """A line that a shell runs, in which ``$C`` is the command."""
     environment = os.environ | {"CONV_ADVISOR_HOME": str(home), "C": str(COMMAND)}
     return subprocess.run(
-        ["/bin/sh", "-c", line], env=environment, capture_output=True, text=True, timeout=120, check=False
+        ["/bin/sh", "-c", line], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -69,7 +69,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
-    with Client(str(server.http.base_url), deadline_s=120) as client:
+    with Client(str(server.http.base_url), deadline_s=300) as client:
         client.ready()
         yield client
 
@@ -184,23 +184,24 @@ def test_a_job_is_waited_for_with_its_progress(client: Client) -> None:
     job = client.submit_measure([LAYER, SMALL], variants=[FAST, SLOW], samples=3, key="once")
     assert client.submit_measure([LAYER, SMALL], variants=[FAST, SLOW], samples=3, key="once")["id"] == job["id"]
     seen: list[float] = []
-    done = client.wait(job["id"], deadline_s=120, on_change=lambda job: seen.append(job["progress"]))
+    done = client.wait(job["id"], deadline_s=300, on_change=lambda job: seen.append(job["progress"]))
     assert done["state"] == "succeeded"
     assert done["result"] is not None
     assert done["result"]["attempts"] == 2
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
-    assert [each["state"] for each in client.watch(job["id"], deadline_s=60)] == ["succeeded"]
+    assert [each["state"] for each in client.watch(job["id"], deadline_s=300)] == ["succeeded"]
     assert client.cancel(job["id"])["state"] == "succeeded"
     assert job["id"] in {each["id"] for each in client.jobs(kind="measure", limit=10)["jobs"]}
     assert client.job(job["id"]) == done
 
 
 def test_a_sweep_is_queued_and_cancelled(client: Client) -> None:
-    job = client.submit_sweep(networks=["alexnet"], dtypes=["float16"], layouts=["nhwc"], batches=[1])
+    """For a device that nobody here has: it is not begun before."""
+    job = client.submit_sweep(networks=["alexnet"], dtypes=["float16"], layouts=["nhwc"], device="nvidia-h200")
     assert job["request"]["networks"] == ["alexnet"]
     assert client.cancel(job["id"])["state"] == "cancelled"
-    assert client.wait(job["id"], deadline_s=60)["state"] == "cancelled"
+    assert client.wait(job["id"], deadline_s=300)["state"] == "cancelled"
 
 
 def test_too_little_to_train_on_is_said(client: Client) -> None:
@@ -225,7 +226,7 @@ def test_errors_carry_what_the_server_says(client: Client) -> None:
 
 def test_the_asynchronous_client_answers_the_same(server: Server, client: Client) -> None:
     async def ask() -> None:
-        async with AsyncClient(client.url, deadline_s=120) as other:
+        async with AsyncClient(client.url, deadline_s=300) as other:
             await other.ready()
             first, second = await asyncio.gather(other.advise(LAYER), other.advise_many([LAYER]))
             assert first == client.advise(LAYER)
@@ -239,11 +240,11 @@ def test_the_asynchronous_client_answers_the_same(server: Server, client: Client
             assert (await other.measure(LAYER, variant=LEAN))["variant"] == LEAN
             job = await other.submit_measure([LAYER], variants=[FAST], samples=2)
             seen: list[float] = []
-            done = await other.wait(job["id"], deadline_s=120, on_change=lambda job: seen.append(job["progress"]))
+            done = await other.wait(job["id"], deadline_s=300, on_change=lambda job: seen.append(job["progress"]))
             assert (done["state"], seen[-1]) == ("succeeded", 1.0)
             assert await other.job(job["id"]) == done == await other.cancel(job["id"])
             assert job["id"] in {each["id"] for each in (await other.jobs(limit=5))["jobs"]}
-            sweep = await other.submit_sweep(networks=["alexnet"], batches=[1])
+            sweep = await other.submit_sweep(networks=["alexnet"], device="nvidia-h200")
             assert (await other.cancel(sweep["id"]))["state"] == "cancelled"
             assert await other.variants() == client.variants()
             assert await other.devices() == client.devices()
@@ -386,7 +387,7 @@ def test_a_server_that_wants_to_be_left_alone_for_longer_than_there_is_time_is_n
 def test_nobody_there_is_said_once_the_time_is_over(is_async: bool) -> None:
     script = Script(*[httpx.ConnectError("refused")] * 100)
     with pytest.raises(Unreachable, match="http://server does not answer: ConnectError: refused"):
-        script.ask(is_async, "models", deadline_s=0.3)
+        script.ask(is_async, "models", deadline_s=2.0)
     assert len(script.asked) > 1
 
 
@@ -406,7 +407,7 @@ def test_an_answer_that_never_ends_is_given_up(is_async: bool, asked: tuple[str,
 
     script = Script(httpx.Response(200, stream=Endless()))
     with pytest.raises(Unreachable, match="not complete in time"):
-        script.ask(is_async, *asked, within_s=0.2)
+        script.ask(is_async, *asked, within_s=1.0)
 
 
 @both
@@ -484,7 +485,7 @@ def test_streams_that_end_before_their_job_are_asked_for_until_the_deadline(is_a
     script = Script(*[stream(JOB) for _ in range(1000)])
     # The deadline may also pass in the middle of one.
     with pytest.raises(Unreachable, match=r"has ended before the job|not complete in time"):
-        script.ask(is_async, "wait", "j1", within_s=1.5)
+        script.ask(is_async, "wait", "j1", within_s=6.0)
     assert len(script.asked) > 1
 
 

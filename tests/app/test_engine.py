@@ -29,31 +29,31 @@ OPENER = "tests.fakes:open_nothing"
 def shared() -> Iterator[Engine]:
     """An engine whose worker outlives the tests that do it no harm."""
     with Engine("cpu", opener=OPENER) as engine:
-        assert engine.wait_ready(30)
+        assert engine.wait_ready(300)
         yield engine
 
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     with Engine("cpu", opener=OPENER, max_queue=2) as engine:
-        assert engine.wait_ready(30)
+        assert engine.wait_ready(300)
         yield engine
 
 
 def test_runs_in_another_process(shared: Engine):
-    assert shared.run(fakes.pid, deadline_s=30) == shared.pid != os.getpid()
+    assert shared.run(fakes.pid, deadline_s=300) == shared.pid != os.getpid()
 
 
 def test_jobs_end_in_the_order_they_came(shared: Engine):
-    futures = [shared.submit(fakes.add, index, 1, deadline_s=30) for index in range(10)]
+    futures = [shared.submit(fakes.add, index, 1, deadline_s=300) for index in range(10)]
     assert [future.result() for future in futures] == list(range(1, 11))
 
 
 def test_a_tasks_own_error_comes_back_and_keeps_the_worker(shared: Engine):
     pid = shared.pid
     with pytest.raises(NotSupported, match="no engine for it"):
-        shared.run(fakes.refuse, deadline_s=30)
-    assert shared.run(fakes.pid, deadline_s=30) == pid
+        shared.run(fakes.refuse, deadline_s=300)
+    assert shared.run(fakes.pid, deadline_s=300) == pid
 
 
 @pytest.mark.parametrize(
@@ -63,22 +63,22 @@ def test_a_tasks_own_error_comes_back_and_keeps_the_worker(shared: Engine):
 def test_the_unforeseen_is_wrapped_and_keeps_the_worker(shared: Engine, task, message):
     pid = shared.pid
     with pytest.raises(WorkerError, match=message):
-        shared.run(task, deadline_s=30)
-    assert shared.run(fakes.pid, deadline_s=30) == pid
+        shared.run(task, deadline_s=300)
+    assert shared.run(fakes.pid, deadline_s=300) == pid
 
 
 def test_progress_is_passed_on_in_order(shared: Engine):
     seen = []
-    shared.run(fakes.count_to, 4, deadline_s=30, on_progress=lambda fraction, text: seen.append((fraction, text)))
+    shared.run(fakes.count_to, 4, deadline_s=300, on_progress=lambda fraction, text: seen.append((fraction, text)))
     assert seen == [(0.25, "step 1"), (0.5, "step 2"), (0.75, "step 3"), (1.0, "step 4")]
 
 
 def test_a_failing_progress_callback_does_not_fail_the_job(shared: Engine):
-    assert shared.run(fakes.count_to, 3, deadline_s=30, on_progress=lambda *_: 1 / 0) == 3
+    assert shared.run(fakes.count_to, 3, deadline_s=300, on_progress=lambda *_: 1 / 0) == 3
 
 
 def test_a_large_result_comes_through(shared: Engine):
-    assert shared.run(fakes.zeros, 10 * 2**20, deadline_s=30).nbytes == 10 * 2**20
+    assert shared.run(fakes.zeros, 10 * 2**20, deadline_s=300).nbytes == 10 * 2**20
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_large_result_comes_through(shared: Engine):
 def test_a_worker_that_ends_is_replaced(engine: Engine, task, error):
     pid = engine.pid
     with pytest.raises(error):
-        engine.run(task, deadline_s=30)
-    assert engine.run(fakes.pid, deadline_s=30) != pid
+        engine.run(task, deadline_s=300)
+    assert engine.run(fakes.pid, deadline_s=300) != pid
     assert engine.restarts == 1
     assert not is_running(pid)
 
@@ -105,7 +105,7 @@ def test_a_worker_killed_during_a_job_fails_it_at_once_and_the_next_job_runs(eng
 def test_a_worker_killed_while_idle_costs_no_job(engine: Engine):
     for _ in range(3):
         os.kill(engine.pid, signal.SIGKILL)
-        assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+        assert engine.run(fakes.add, 1, 2, deadline_s=300) == 3
     assert engine.restarts >= 3
 
 
@@ -120,12 +120,12 @@ def test_a_worker_killed_before_its_first_task_has_a_spare_that_takes_over(engin
     spare = engine._spare.pid
     os.kill(engine.pid, signal.SIGKILL)
     assert eventually(lambda: engine.pid == spare and engine.is_alive)
-    assert engine.run(fakes.pid, deadline_s=30) == spare
+    assert engine.run(fakes.pid, deadline_s=300) == spare
 
 
 def test_a_worker_that_ended_is_collected_though_no_other_can_be_started(monkeypatch):
     with Engine("cpu", opener=OPENER, has_spare=False) as engine:
-        assert engine.wait_ready(30)
+        assert engine.wait_ready(300)
 
         def refuse(*_given: object, **_named: object) -> None:
             raise OSError("no more processes")
@@ -134,7 +134,7 @@ def test_a_worker_that_ended_is_collected_though_no_other_can_be_started(monkeyp
         pid = engine.pid
         os.kill(pid, signal.SIGKILL)
         assert eventually(lambda: engine.state is EngineState.DOWN)
-        assert eventually(lambda: not Path(f"/proc/{pid}").exists(), within_s=30)
+        assert eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_a_worker_that_is_stopped_is_replaced_as_one_that_ended_and_so_is_a_spare(engine: Engine):
@@ -166,7 +166,7 @@ def test_a_spare_is_warm_once_there_was_something_to_compute(engine: Engine):
     assert eventually(lambda: engine._spare is not None)
     assert not engine._spare.is_warm
     cold = engine._spare.pid
-    engine.run(fakes.add, 1, 2, deadline_s=30)
+    engine.run(fakes.add, 1, 2, deadline_s=300)
     assert eventually(lambda: engine._spare.is_warm and engine._spare.pid != cold)
     assert eventually(lambda: not is_running(cold))
 
@@ -176,7 +176,7 @@ def test_an_overrun_kills_even_a_deaf_worker(engine: Engine):
     with pytest.raises(DeadlineExceeded, match=r"spin took more than 0\.2 s"):
         engine.run(fakes.spin, 60, deadline_s=0.2)
     assert not is_running(pid)
-    assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+    assert engine.run(fakes.add, 1, 2, deadline_s=300) == 3
 
 
 def test_a_running_job_can_be_cancelled(engine: Engine, tmp_path):
@@ -184,16 +184,17 @@ def test_a_running_job_can_be_cancelled(engine: Engine, tmp_path):
     pid = read_pid(tmp_path / "pid")
     assert future.cancel()
     assert eventually(lambda: not is_running(pid))
-    assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+    assert engine.run(fakes.add, 1, 2, deadline_s=300) == 3
 
 
 def test_a_queued_job_can_be_cancelled_and_never_runs(engine: Engine, tmp_path):
-    first = engine.submit(fakes.sleep, 0.3, tmp_path / "first", deadline_s=60)
-    second = engine.submit(fakes.sleep, 0, tmp_path / "second", deadline_s=60)
+    first = engine.submit(fakes.wait_for, tmp_path / "first", deadline_s=300)
+    second = engine.submit(fakes.sleep, 0, tmp_path / "second", deadline_s=300)
     assert second.cancel()
+    (tmp_path / "first").touch()
     assert wait([second], timeout=60).done == {second}
     first.result()
-    assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+    assert engine.run(fakes.add, 1, 2, deadline_s=300) == 3
     assert not (tmp_path / "second").exists()
     assert engine.restarts == 0
 
@@ -212,18 +213,18 @@ def test_an_interrupted_wait_cancels_the_job(engine: Engine, tmp_path, monkeypat
 def test_too_many_waiting_jobs_are_refused(engine: Engine, tmp_path):
     engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
     read_pid(tmp_path / "pid")
-    waiting = [engine.submit(fakes.add, 1, 2, deadline_s=30) for _ in range(2)]
+    waiting = [engine.submit(fakes.add, 1, 2, deadline_s=300) for _ in range(2)]
     assert engine.queued == 2
     with pytest.raises(QueueFull, match="2 jobs wait for cpu"):
-        engine.submit(fakes.add, 1, 2, deadline_s=30)
+        engine.submit(fakes.add, 1, 2, deadline_s=300)
     waiting[0].cancel()
-    engine.submit(fakes.add, 1, 2, deadline_s=30)
+    engine.submit(fakes.add, 1, 2, deadline_s=300)
 
 
 def test_close_cancels_everything_and_leaves_no_process(tmp_path):
     engine = Engine("cpu", opener=OPENER)
     running = engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
-    queued = engine.submit(fakes.add, 1, 2, deadline_s=30)
+    queued = engine.submit(fakes.add, 1, 2, deadline_s=300)
     pid = read_pid(tmp_path / "pid")
     engine.close()
     engine.close()
@@ -233,7 +234,7 @@ def test_close_cancels_everything_and_leaves_no_process(tmp_path):
     assert not is_running(pid)
     assert engine.state is EngineState.CLOSED
     with pytest.raises(WorkerError, match="closed"):
-        engine.submit(fakes.add, 1, 2, deadline_s=30)
+        engine.submit(fakes.add, 1, 2, deadline_s=300)
 
 
 def test_close_during_the_start_does_not_hang():
@@ -242,13 +243,14 @@ def test_close_during_the_start_does_not_hang():
     assert eventually(lambda: not engine._supervisor.is_alive())
 
 
-def test_states():
+def test_states(tmp_path):
     with Engine("cpu", opener=OPENER) as engine:
         assert engine.state in (EngineState.STARTING, EngineState.IDLE)
-        assert engine.wait_ready(30)
+        assert engine.wait_ready(300)
         assert engine.state is EngineState.IDLE
-        future = engine.submit(fakes.sleep, 0.2, deadline_s=30)
+        future = engine.submit(fakes.wait_for, tmp_path / "end", deadline_s=300)
         assert eventually(lambda: engine.state is EngineState.BUSY)
+        (tmp_path / "end").touch()
         future.result()
         assert engine.state is EngineState.IDLE
     assert not engine.is_alive
@@ -256,11 +258,11 @@ def test_states():
 
 def test_a_worker_that_cannot_start_says_so_and_is_tried_again():
     with Engine("cpu", opener="tests.fakes:no_such_function") as engine:
-        assert not engine.wait_ready(30)
+        assert not engine.wait_ready(300)
         assert engine.state is EngineState.DOWN
         for _ in range(2):
             with pytest.raises(WorkerDied, match="while it started"):
-                engine.run(fakes.add, 1, 2, deadline_s=30)
+                engine.run(fakes.add, 1, 2, deadline_s=300)
 
 
 def test_a_start_that_takes_too_long_is_ended():
@@ -268,14 +270,14 @@ def test_a_start_that_takes_too_long_is_ended():
         Engine("cpu", opener="tests.fakes:open_slowly", start_timeout_s=0.3) as engine,
         pytest.raises(DeadlineExceeded, match="to start"),
     ):
-        engine.run(fakes.add, 1, 2, deadline_s=30)
+        engine.run(fakes.add, 1, 2, deadline_s=300)
 
 
 def test_without_a_device_the_worker_lives_for_one_job():
     with Engine(NO_DEVICE) as engine:
         assert engine.is_alive
         assert engine.pid is None
-        first, second = (engine.run(fakes.pid, deadline_s=30) for _ in range(2))
+        first, second = (engine.run(fakes.pid, deadline_s=300) for _ in range(2))
         assert first != second
         assert eventually(lambda: not is_running(second))
         assert engine.is_alive
@@ -286,7 +288,7 @@ def test_children_die_with_a_killed_parent(tmp_path):
         "import sys; from pathlib import Path\n"
         "from conv_advisor.app.workers.engine import Engine; from tests import fakes\n"
         f"engine = Engine('cpu', opener={OPENER!r})\n"
-        "engine.wait_ready(30)\n"
+        "engine.wait_ready(300)\n"
         "engine.run(fakes.sleep, 3600, Path(sys.argv[1]), deadline_s=3600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "pid")])
@@ -306,7 +308,7 @@ def test_a_worker_ignores_what_lies_in_the_folder_it_is_started_in(tmp_path, mon
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the folder\\'s own')\n")
     monkeypatch.chdir(tmp_path)
     with Engine("cpu", opener=OPENER, has_spare=False) as engine:
-        assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+        assert engine.run(fakes.add, 1, 2, deadline_s=300) == 3
 
 
 @pytest.mark.parametrize("task", [fakes.total, fakes.refuse])
@@ -316,9 +318,9 @@ def test_what_goes_into_a_job_and_comes_out_is_freed_without_a_collection_of_gar
     gc.disable()
     try:
         given = fakes.zeros(8)
-        future = shared.submit(task, given, deadline_s=30)
+        future = shared.submit(task, given, deadline_s=300)
         wait([future])
-        result = shared.run(fakes.zeros, 8, deadline_s=30)
+        result = shared.run(fakes.zeros, 8, deadline_s=300)
         kept = weakref.ref(given), weakref.ref(future), weakref.ref(result)
         del given, future, result
         assert eventually(lambda: [each() for each in kept] == [None] * 3)
@@ -330,9 +332,9 @@ def test_the_workers_output_stays_off_standard_output():
     program = (
         "from conv_advisor.app.workers.engine import Engine\nfrom tests import fakes\n"
         f"with Engine('cpu', opener={OPENER!r}) as engine:\n"
-        "    engine.run(fakes.shout, deadline_s=30)\n"
+        "    engine.run(fakes.shout, deadline_s=300)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == ""
     assert "HELLO" in done.stderr
 
@@ -341,7 +343,7 @@ def test_many_threads_share_one_engine(shared: Engine):
     results: dict[int, int] = {}
 
     def ask(number: int) -> None:
-        results[number] = shared.run(fakes.add, number, number, deadline_s=30)
+        results[number] = shared.run(fakes.add, number, number, deadline_s=300)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -19,7 +19,7 @@ from playwright.sync_api import expect
 
 from tests.app.browser import PHONE, Visitor, chromium
 from tests.app.serving import TIMES_MS, keep_tree, small_tree
-from tests.processes import eventually, free_port
+from tests.processes import PATIENT, eventually, free_port
 
 COMMAND = Path(sys.executable).with_name("conv-advisor")
 LAYER = "14-1-3-256-128"
@@ -42,7 +42,7 @@ def serving(home: Path, http: httpx.Client, port: int, *arguments: str, **enviro
     command = [COMMAND, "serve", "--device", "cpu", "--port", str(port), "--home", home, *arguments]
     log = home / "server.log"
     with log.open("ab") as out:
-        process = subprocess.Popen(command, env=os.environ | settings, stdout=out, stderr=out)
+        process = subprocess.Popen(command, env=os.environ | PATIENT | settings, stdout=out, stderr=out)
     try:
         assert eventually(lambda: _is_up(http)), log.read_text()
         yield log
@@ -99,7 +99,7 @@ def test_beyond_loopback_it_is_https_tokens_and_nothing_secret_in_the_log(home: 
     settings = {"TOKENS_FILE": str(tokens), "LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
     settings |= {"TLS_CERTIFICATE": str(home / "cert.pem"), "TLS_KEY": str(home / "key.pem")}
     with (
-        httpx.Client(base_url=f"https://localhost:{port}", verify=trusted, timeout=60) as http,
+        httpx.Client(base_url=f"https://localhost:{port}", verify=trusted, timeout=300) as http,
         serving(home, http, port, "--host", "0.0.0.0", **settings) as log,  # noqa: S104 - behind tokens
     ):
         assert http.get(f"/v1/models?token={reader}").status_code == 401
@@ -130,7 +130,7 @@ def test_a_person_signs_in_and_reads_the_api_and_no_other_host_is_asked(home: Pa
     port, tokens = free_port(), home / "tokens"
     reader = token(tokens, "reader", "read")
     with (
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as http,
         serving(home, http, port, TOKENS_FILE=str(tokens)),
         chromium() as browser,
     ):

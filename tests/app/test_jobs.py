@@ -53,15 +53,20 @@ def jobs(store) -> Jobs:
 
 
 def in_worker(engine: Engine, task, deadline_s: float = 60) -> Work:
-    """Work that is one task of an engine."""
-    return lambda held: Done(held.run(engine, task, held.job.request, deadline_s=deadline_s))
+    """Work that is one task of an engine; a request may have a deadline of its own."""
+
+    def work(held) -> Done:
+        request = held.job.request
+        return Done(held.run(engine, task, request, deadline_s=request.get("deadline_s", deadline_s)))
+
+    return work
 
 
 @contextmanager
 def running(jobs: Jobs, task, **options) -> Iterator[JobRunner]:
     """A runner whose retraining is this task."""
     with Engine(NO_DEVICE) as engine:
-        work = in_worker(engine, task, deadline_s=options.pop("deadline_s", 30))
+        work = in_worker(engine, task, deadline_s=options.pop("deadline_s", 300))
         runner = JobRunner(jobs, {JobKind.RETRAIN: work}, **({"lease_s": SHORT_S} | options))
         runner.start()
         try:
@@ -415,10 +420,9 @@ def test_a_failed_job_keeps_its_error(jobs):
 
 
 def test_an_overrun_fails_the_job_and_the_next_one_runs(jobs, tmp_path):
-    mark = tmp_path / "pid"
-    with running(jobs, fakes.job_once_interrupted, deadline_s=2) as runner:
-        first = submit(jobs, runner, {"path": str(mark)})
-        second = submit(jobs, runner, {"path": str(mark)})
+    with running(jobs, fakes.job_once_interrupted) as runner:
+        first = submit(jobs, runner, {"path": str(tmp_path / "pid"), "deadline_s": 2})
+        second = submit(jobs, runner, {"path": os.devnull})
         assert ended(jobs, first).error["type"] == "deadline-exceeded"
         assert ended(jobs, second).state is JobState.SUCCEEDED
 
@@ -521,8 +525,12 @@ def test_a_job_that_another_process_cancels_is_stopped(jobs, store, tmp_path):
 
 
 def test_a_long_job_is_not_taken_by_another_runner(jobs):
-    with running(jobs, fakes.job_of_seconds, lease_s=1.0) as first, running(jobs, fakes.job_of_seconds, lease_s=1.0):
-        job = ended(jobs, submit(jobs, first, {"seconds": 3}))
+    lease_s = 5.0  # in which a busy machine renews it
+    with (
+        running(jobs, fakes.job_of_seconds, lease_s=lease_s) as first,
+        running(jobs, fakes.job_of_seconds, lease_s=lease_s),
+    ):
+        job = ended(jobs, submit(jobs, first, {"seconds": 1.5 * lease_s}))
     assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
 
 
@@ -533,7 +541,7 @@ def test_a_runner_that_loses_the_database_stops_its_job_before_another_takes_it(
         renewed.append(1)
         raise StoreError("the database is gone")
 
-    with running(jobs, fakes.job_once_interrupted, lease_s=1.0) as runner:
+    with running(jobs, fakes.job_once_interrupted, lease_s=5.0) as runner:  # one try would not do
         monkeypatch.setattr(jobs, "renew", fail)
         job = submit(jobs, runner, {"path": str(tmp_path / "pid")})
         worker = read_pid(tmp_path / "pid")

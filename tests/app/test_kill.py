@@ -43,7 +43,7 @@ JOBS_ASKED: dict[str, dict[str, Any]] = {
     "retrain": {"kind": "retrain", "device": SMALL_DEVICE.id, "force": True},
     "unwanted": {"kind": "measure", "layers": LAYERS[:1], "device": "nvidia-h200"},  # which nobody has here
 }
-WITHIN_S = 120.0
+WITHIN_S = 600.0
 AT_ONCE = 4
 """Scenes that are played side by side: most of their time they wait for a lease to end."""
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -65,7 +65,7 @@ class Scene:
         port = free_port()
         options = {"home": str(self.home), "url": self.url, "port": port, "recording": str(self.recording)}
         life = Life(self.starter, **options, number=number, when=when)
-        return life, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=NO_TLS)
+        return life, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120, verify=NO_TLS)
 
     def play(self, number: int = 0, when: str = "before") -> bool:
         """Let a server live until all is done, or it is killed; whether all was done."""
@@ -214,18 +214,23 @@ def test_a_server_killed_at_any_commit_loses_nothing_and_repeats_nothing(
     with scene_of(database, tmp_path / "unharmed", starters, replayed) as scene:
         n_commits = count_commits(scene)
 
-    def kill_at(point: tuple[int, str]) -> str | None:
+    def kill_at(point: tuple[int, str]) -> str:
+        """Kill a server there, or about there: how many commits there are depends on time, a little."""
         number, when = point
-        with scene_of(database, tmp_path / f"home-{number}-{when}", starters, replayed) as scene:
-            return kill_once(scene, number, when)
+        while True:
+            home = tmp_path / f"home-{point[0]}-{number}-{when}"
+            with scene_of(database, home, starters, replayed) as scene:
+                wrote = kill_once(scene, number, when)
+            if wrote is not None:
+                return wrote
+            number = max(1, number * int((home / "commits").read_text()) // n_commits)
 
     points = kill_points(n_commits)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         found = list(threads.map(kill_at, points))
-    killed = Counter(f"{when} {what}" for (_, when), what in zip(points, found, strict=True) if what)
+    killed = Counter(f"{when} {what}" for (_, when), what in zip(points, found, strict=True))
     with capsys.disabled():
         report = f"{killed.total()} kills, of {n_commits} commits before and after, {len(killed)} kinds"
         sys.stdout.write(f"\n{database}: {report}: {dict(killed)}\n")
     for what in ("update jobs", "insert measurements", *(() if KILLS else ("insert active_models", "insert jobs"))):
         assert what in " ".join(killed), f"no server was killed where it wrote: {what}"
-    assert killed.total() >= 0.8 * len(points), "how many commits there are depends on time, a little"

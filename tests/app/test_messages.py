@@ -116,4 +116,4 @@ def test_an_end_that_closes_within_a_message_ends_it(ends: Ends, count: int) -> 
             one.send_bytes(b"x" * count)
         one.close()
         with pytest.raises((EOFError, OSError)):
-            receiving.result(timeout=60)
+            receiving.result(timeout=300)

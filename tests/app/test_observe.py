@@ -25,9 +25,11 @@ from conv_advisor.app.observe.meter import BUCKETS_S, Meter
 from conv_advisor.app.observe.templates import Templates
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.caller import Scope
+from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
+from tests import fakes
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, Client, measure_enough, serving
 from tests.processes import eventually
 
@@ -43,8 +45,9 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 @pytest.fixture
-def stored(tmp_path: Path, database_url: str) -> Iterator[Client]:
-    """A client of a service on each of the databases."""
+def stored(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of a service on each of the databases, whose retraining does not end by itself."""
+    monkeypatch.setattr(tasks, "train", fakes.train_for_long)
     with serving(tmp_path, database_url=database_url) as client:
         assert eventually(lambda: client.get("/readyz").status_code == 200)
         yield client

@@ -57,7 +57,7 @@ QUERIES: Mapping[str, Mapping[str, str]] = {
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with serving(tmp_path_factory.mktemp("home"), convolution_deadline_s=2.0) as client:
+    with serving(tmp_path_factory.mktemp("home"), convolution_deadline_s=8.0) as client:
         assert eventually(lambda: client.get("/readyz").status_code == 200)
         for variant in (SLOW, LEAN, FAST):
             assert client.post("/v1/convolutions", json={"layer": LAYER, "variant": variant}).status_code == 200

@@ -71,7 +71,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(home: Path) -> Iterator[Client]:
-    with serving(home, convolution_deadline_s=2.0) as client:
+    with serving(home, convolution_deadline_s=8.0) as client:
         assert eventually(lambda: client.get("/readyz").status_code == 200)
         yield client
 
@@ -373,7 +373,7 @@ def test_measuring_only_the_best_measures_five(client: Client) -> None:
 
 
 def test_what_is_measured_is_shown_where_it_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(tmp_path, convolution_deadline_s=2.0) as own:
+    with serving(tmp_path, convolution_deadline_s=8.0) as own:
 
         def refuse(_measurements: object) -> None:
             raise StoreError("database is locked")

@@ -20,9 +20,11 @@ from conv_advisor.app.jobs.background import Background
 from conv_advisor.app.jobs.events import EventStream, Streams
 from conv_advisor.app.jobs.job import Job, JobKind
 from conv_advisor.app.jobs.requests import problems_of
+from conv_advisor.app.workers import tasks
 from conv_advisor.data.errors import QueueFull
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import DType, Layout
+from tests import fakes
 from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, SMALL, Client, is_problem, measure_enough, serving
 from tests.databases import DATABASES, new_database
 from tests.processes import eventually
@@ -94,11 +96,14 @@ def test_a_sweep_measures_what_a_network_has(client: Client) -> None:
     assert ended(client, again)["result"]["attempts"] == 24, "twelve of them were there already"
 
 
-def test_a_retraining_is_a_job_like_others(client: Client) -> None:
-    measure_enough(client)
-    job = submitted(client, {"kind": "retrain", "device": "fake-gpu"})
-    assert (job["kind"], job["request"], job["device_id"]) == ("retrain", {"device": "fake-gpu", "force": False}, None)
-    assert client.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
+def test_a_retraining_is_a_job_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "train", fakes.train_for_long)
+    with serving(tmp_path) as own:
+        measure_enough(own)
+        job = submitted(own, {"kind": "retrain", "device": "fake-gpu"})
+        asked = {"device": "fake-gpu", "force": False}
+        assert (job["kind"], job["request"], job["device_id"]) == ("retrain", asked, None)
+        assert own.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
 
 
 def test_a_job_that_waited_for_the_first_start_of_the_worker_is_not_said_to_wait_for_another_server(
@@ -285,7 +290,7 @@ def test_what_no_event_can_follow_is_refused(client: Client) -> None:
 def test_streams_are_bounded_in_number_and_in_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     job = submitted(client, MEASURE | {"device": "nvidia-h200"})  # which stays queued
     where = f"/v1/jobs/{job['id']}/events"
-    monkeypatch.setattr(job_events, "LONGEST_S", 1.0)
+    monkeypatch.setattr(job_events, "LONGEST_S", 4.0)
     monkeypatch.setattr(job_events, "_KEEP_ALIVE_S", 0.3)
     response = client.get(where)
     assert [each["event"] for each in events(response.text)] == ["job"], "and then it was ended, to be asked for again"
@@ -330,7 +335,7 @@ def test_streams_end_with_the_service_and_it_is_not_ready_any_more(tmp_path: Pat
         listening = thread.submit(own.get, f"/v1/jobs/{job['id']}/events")
         assert eventually(lambda: own.app.state.service.streams._open)
         own.app.state.service.stop_soon()
-        assert [each["event"] for each in events(listening.result(timeout=120).text)] == ["job"]
+        assert [each["event"] for each in events(listening.result(timeout=300).text)] == ["job"]
         missing = is_problem(own.get("/readyz"), 503, "service-unavailable")["missing"]
         assert missing["server"] == "it is being stopped"
 
@@ -347,7 +352,7 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
 
     async def listen() -> None:
         scope = {"type": "http", "path": "/", "asgi": {"spec_version": "2.3"}}
-        await asyncio.wait_for(EventStream(content())(scope, never, never), 5)
+        await asyncio.wait_for(EventStream(content())(scope, never, never), 300)
 
     asyncio.run(listen())
 
@@ -362,7 +367,7 @@ def test_the_queue_of_jobs_is_bounded_but_a_known_key_is_answered(tmp_path: Path
 
 
 def test_a_measurement_that_overruns_its_deadline_fails_and_frees_the_device(tmp_path: Path) -> None:
-    with serving(tmp_path, job_deadline_s=3.0) as own:
+    with serving(tmp_path, job_deadline_s=10.0) as own:
         assert eventually(lambda: own.get("/readyz").status_code == 200)
         stuck = ended(own, submitted(own, MEASURE | {"variants": [HANGING]}))  # for two minutes, if it may
         assert (stuck["state"], stuck["error"]["type"]) == ("failed", "deadline-exceeded")

@@ -11,9 +11,11 @@ import pytest
 
 from conv_advisor.app.jobs.answers import JobAnswer
 from conv_advisor.app.service.service import PROMOTED_S
+from conv_advisor.app.workers import tasks
 from conv_advisor.models.registry.on_disk import Registry
 from conv_advisor.models.training.enough import ENOUGH_MEASURED
 from conv_advisor.models.tree.file import TREE_FILE
+from tests import fakes
 from tests.app.serving import (
     FAST,
     GPU,
@@ -129,15 +131,17 @@ def test_retraining_is_a_job_and_says_how_it_ended(client: Client) -> None:
     assert client.get("/v1/jobs").json()["jobs"][0] == ended
 
 
-def test_a_job_can_be_cancelled_and_stays_so(client: Client) -> None:
-    measure_enough(client)
-    first = client.post("/v1/models", json={"device": GPU.id}).headers["location"]
-    second = client.post("/v1/models", json={"device": GPU.id}).headers["location"]
-    assert client.request("DELETE", second).json()["state"] == "cancelled"
-    client.request("DELETE", first)
-    assert eventually(lambda: client.get(first).json()["state"] in ("cancelled", "failed"))
-    assert client.get(second).json()["state"] == "cancelled"
-    assert client.request("DELETE", second).json()["state"] == "cancelled"
+def test_a_job_can_be_cancelled_and_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "train", fakes.train_for_long)
+    with serving(tmp_path) as own:
+        measure_enough(own)
+        first = own.post("/v1/models", json={"device": GPU.id}).headers["location"]
+        second = own.post("/v1/models", json={"device": GPU.id}).headers["location"]
+        assert own.request("DELETE", second).json()["state"] == "cancelled"
+        assert own.request("DELETE", first).json()["state"] == "cancelled"
+        assert own.get(first).json()["state"] == "cancelled"
+        assert own.get(second).json()["state"] == "cancelled"
+        assert own.request("DELETE", second).json()["state"] == "cancelled"
 
 
 def test_jobs_do_not_pile_up_without_end(tmp_path: Path) -> None:

@@ -46,12 +46,12 @@ def cpu() -> Iterator[Engine]:
 
 
 def test_the_device_describes_itself(replay, cpu):
-    assert replay.run(tasks.describe_device, deadline_s=30) == GPU
-    assert cpu.run(tasks.describe_device, deadline_s=30).kind == "cpu"
+    assert replay.run(tasks.describe_device, deadline_s=300) == GPU
+    assert cpu.run(tasks.describe_device, deadline_s=300).kind == "cpu"
 
 
 def test_measurements_carry_the_recorded_samples_and_the_run(replay):
-    measured, unknown = replay.run(tasks.measure, PROBLEM, [VARIANT, "cudnn.gemm"], None, "a run", deadline_s=30)
+    measured, unknown = replay.run(tasks.measure, PROBLEM, [VARIANT, "cudnn.gemm"], None, "a run", deadline_s=300)
     assert (measured.outcome, measured.samples_ms, measured.run_id) == (Outcome.MEASURED, (0.5, 0.25, 0.75), "a run")
     assert (unknown.outcome, unknown.detail) == (Outcome.NOT_SUPPORTED, "not in the recording")
 
@@ -59,19 +59,19 @@ def test_measurements_carry_the_recorded_samples_and_the_run(replay):
 def test_measuring_tells_how_far_it_is(replay):
     told = []
     wanted = [VARIANT, "cudnn.gemm"]
-    replay.run(tasks.measure, PROBLEM, wanted, deadline_s=30, on_progress=lambda *each: told.append(each))
+    replay.run(tasks.measure, PROBLEM, wanted, deadline_s=300, on_progress=lambda *each: told.append(each))
     assert told == [(0.0, VARIANT), (0.5, "cudnn.gemm"), (1.0, "")]
 
 
 def test_a_convolution_gives_y(replay):
     x, weight = reference.random_operands(PROBLEM, 1)
-    y, measurement = replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, VARIANT, deadline_s=30)
+    y, measurement = replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, VARIANT, deadline_s=300)
     np.testing.assert_allclose(y, reference.convolve(PROBLEM, x, weight), rtol=1e-6)
     assert measurement.time_ms == 0.5
 
 
 def test_picks_carry_the_run(replay):
-    (pick,) = replay.run(tasks.picks, PROBLEM, None, "a run", deadline_s=30)
+    (pick,) = replay.run(tasks.picks, PROBLEM, None, "a run", deadline_s=300)
     assert (pick.variant, pick.run_id) == (VARIANT, "a run")
 
 
@@ -79,12 +79,12 @@ def test_errors_keep_their_class_and_fields(replay):
     x, weight = reference.random_operands(PROBLEM, 1)
     other = replace(PROBLEM, h=7)
     with pytest.raises(UnknownVariant) as unknown:
-        replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, "cuda.magic", deadline_s=30)
+        replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, "cuda.magic", deadline_s=300)
     assert unknown.value.name == "cuda.magic"
     with pytest.raises(InvalidTensor, match=r"x\.shape"):
-        replay.run(tasks.convolve, other, {"x": x, "weight": weight}, VARIANT, deadline_s=30)
+        replay.run(tasks.convolve, other, {"x": x, "weight": weight}, VARIANT, deadline_s=300)
     with pytest.raises(NotSupported):
-        replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, "cudnn.gemm", deadline_s=30)
+        replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, "cudnn.gemm", deadline_s=300)
 
 
 def test_the_cpu_computes_and_measures(cpu):
@@ -95,14 +95,14 @@ def test_the_cpu_computes_and_measures(cpu):
     assert min(measurement.samples_ms) > 0
     (only,) = cpu.run(tasks.measure, PROBLEM, ["cpu.gemm"], FAST, deadline_s=120)
     assert (only.outcome, only.device.id) == (Outcome.MEASURED, "cpu")
-    assert cpu.run(tasks.picks, PROBLEM, FAST, deadline_s=30) == []
+    assert cpu.run(tasks.picks, PROBLEM, FAST, deadline_s=300) == []
 
 
 def test_a_variant_that_does_not_apply_says_why(cpu):
     x, weight = reference.random_operands(PROBLEM, 1)
     inputs = {"x": x, "weight": weight[:, :, :1]}
     with pytest.raises(NotApplicable) as refused:
-        cpu.run(tasks.convolve, replace(PROBLEM, r=1), inputs, "cpu.winograd", deadline_s=30)
+        cpu.run(tasks.convolve, replace(PROBLEM, r=1), inputs, "cpu.winograd", deadline_s=300)
     assert refused.value.variant == "cpu.winograd"
 
 

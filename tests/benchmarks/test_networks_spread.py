@@ -88,9 +88,9 @@ def test_what_is_not_compiled_in_time_is_given_up(two: list[Executor]) -> None:
 def test_a_process_ends_what_takes_it_too_long() -> None:
     with pytest.raises(TimeIsUp), at_most(0.05):
         threading.Event().wait(60)
-    with at_most(0.05):
+    with at_most(2.0):  # in which even a busy machine gets to the end of the block
         pass
-    threading.Event().wait(0.1)
+    threading.Event().wait(2.1)
 
 
 def test_timing_ends_where_the_next_is_not_expected_to_fit(two: list[Executor]) -> None:

@@ -31,7 +31,7 @@ def test_every_item_is_worked_on_once(count, items):
 
 
 def test_parts_run_at_the_same_time():
-    meeting = threading.Barrier(3, timeout=30)
+    meeting = threading.Barrier(3, timeout=300)
     Threads(3).over(3, ENOUGH, lambda _first, _last: meeting.wait())
 
 
@@ -91,7 +91,7 @@ def test_a_dropped_launch_ends_its_threads():
     assert workers
     del threads
     for worker in workers:
-        worker.join(timeout=30)
+        worker.join(timeout=300)
     assert not any(worker.is_alive() for worker in workers)
 
 

@@ -18,7 +18,7 @@ def test_what_comes_out_is_in_the_order_of_what_goes_in() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_all_work_and_each_keeps_openmp_to_itself(count: int) -> None:
-    together = threading.Barrier(count, timeout=60)
+    together = threading.Barrier(count, timeout=300)
 
     def look(_place: int) -> tuple[str, list[int]]:
         together.wait()

@@ -10,10 +10,12 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import conv_advisor.app.cli
 import conv_advisor.app.main
 import conv_advisor.app.server.protocol
+import conv_advisor.app.service.ready
 import conv_advisor.app.service.service
 import conv_advisor.app.service.writing
 import conv_advisor.app.wire.body
@@ -38,10 +40,12 @@ PACE = "CONV_TEST_PACE_S"
 """How long one convolution takes on the device, which sleeps meanwhile, as a host does that waits for a GPU."""
 HASTE = "CONV_TEST_HASTE"
 """How many times sooner than usual the server gives up: on slow clients, and on a database that others have locked."""
+PROBE = "CONV_TEST_PROBE_S"
+"""How long a probe of readiness waits for its checks."""
 
 OPENER = "tests.reliability.faulty:open_faulty"
 
-__all__ = ["BROKEN", "CRASHING", "FAST", "HANGING", "HASTE", "PACE", "POISONED", "write_recording"]
+__all__ = ["BROKEN", "CRASHING", "FAST", "HANGING", "HASTE", "PACE", "POISONED", "PROBE", "write_recording"]
 
 
 class FaultyRunner(ReplayRunner):
@@ -84,6 +88,8 @@ def hasten(times: float) -> None:
 def main() -> None:
     """Run the command."""
     hasten(float(os.environ.get(HASTE, "1")))
+    ready: Any = conv_advisor.app.service.ready
+    ready.LONGEST_S = float(os.environ.get(PROBE, ready.LONGEST_S))
     path, *command = sys.argv[1:]
 
     def open_engine(settings: Settings) -> Engine:

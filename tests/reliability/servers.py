@@ -20,10 +20,10 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.tree.file import TreeModel
 from tests.app.serving import LARGE, SMALL, TIMES_MS, keep_tree, small_tree
 from tests.processes import children, command_of, eventually, free_port
-from tests.reliability.faulty import HASTE, PACE, write_recording
+from tests.reliability.faulty import HASTE, PACE, PROBE, write_recording
 
 _START_S = 300.0
-_ANSWER_S = 60.0
+_ANSWER_S = 300.0
 _TREE: Final = small_tree(TIMES_MS)
 
 
@@ -65,6 +65,7 @@ def running(
     *problems: ConvProblem,
     pace_s: float = 0.0,
     haste: float = 1.0,
+    probe_s: float = 60.0,
     model: TreeModel | None = _TREE,
     descriptors: int | None = None,
     **settings: object,
@@ -77,6 +78,8 @@ def running(
         How long one convolution takes.
     haste : float
         How many times sooner than usual it gives up: on slow clients, and on a database that others have locked.
+    probe_s : float
+        How long a probe of readiness waits for its checks, which a busy machine may not get done in a second.
     descriptors : int, optional
         How many files and sockets it may have open.
     """
@@ -87,7 +90,9 @@ def running(
     port = free_port()
     settings = {"start_timeout_s": _START_S, "log_level": "warning"} | settings
     given = {f"{PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
-    environment = os.environ | {f"{PREFIX}HOME": str(home), PACE: str(pace_s), HASTE: str(haste)} | given
+    environment = (
+        os.environ | {f"{PREFIX}HOME": str(home), PACE: str(pace_s), HASTE: str(haste), PROBE: str(probe_s)} | given
+    )
     module = [sys.executable, "-m", "tests.reliability.faulty", str(home / "recording.parquet")]
     with (home / "server.log").open("ab") as log:
         limit = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}"]

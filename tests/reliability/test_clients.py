@@ -17,7 +17,7 @@ import pytest
 from conv_advisor.app.server.protocol import HEAD_S, MOST_HEAD_BYTES, READ_S
 from conv_advisor.app.wire.body import LEAST_BYTES_PER_S, LONGEST_PAUSE_S
 from tests.app.serving import LAYER
-from tests.processes import eventually, slowness
+from tests.processes import eventually, slowness_meanwhile
 from tests.reliability.faulty import FAST, HANGING
 from tests.reliability.scale import HASTE, count
 from tests.reliability.servers import Server, head_of, request_of, running
@@ -48,7 +48,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def connect(server: Server, sent: bytes = b"") -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=250)
     client.sendall(sent)
     return client
 
@@ -79,7 +79,7 @@ def read_answers(client: socket.socket) -> list[tuple[int, bytes]]:
 def seconds_to_live(server: Server) -> float:
     """How long somebody else, who has just come, waits for an answer."""
     began = time.monotonic()
-    assert httpx.get(f"http://127.0.0.1:{server.port}/livez", timeout=30).status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{server.port}/livez", timeout=300).status_code == 200
     return time.monotonic() - began
 
 
@@ -112,7 +112,7 @@ def test_requests_that_come_while_an_answer_waits_are_not_read(
     server: Server, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, slowest = held_bytes(server.process.pid), 0.0
-    with flooding(server, request_of("GET", path) * 1000):
+    with slowness_meanwhile() as slowed, flooding(server, request_of("GET", path) * 1000):
         until = time.monotonic() + FLOOD_S
         while time.monotonic() < until:
             slowest = max(slowest, seconds_to_live(server))
@@ -120,7 +120,7 @@ def test_requests_that_come_while_an_answer_waits_are_not_read(
     with capsys.disabled():
         print(f"\n{CLIENTS} clients that pipeline {path}: {more / MIB:.0f} MiB more, /livez in {slowest:.2f} s at most")
     assert more < 32 * MIB
-    assert slowest < 2 * slowness()
+    assert slowest < 2 * slowed.most
 
 
 def test_requests_that_come_together_are_answered_one_after_the_other(server: Server) -> None:
@@ -173,7 +173,9 @@ def test_what_has_no_end_is_refused(server: Server, sent: bytes) -> None:
             assert status in ((400, 431) if not sent else (431,))
             assert json.loads(body)["status"] == status
     assert peak_bytes(server.process.pid) - before < 4 * MIB
-    assert seconds_to_live(server) < slowness()
+    with slowness_meanwhile() as slowed:
+        took = seconds_to_live(server)
+    assert took < slowed.most
 
 
 def test_a_head_may_be_long_but_no_longer_than_is_said(server: Server) -> None:
@@ -289,7 +291,7 @@ def test_who_ends_within_a_request_gets_no_answer_and_holds_nothing(server: Serv
     for sent in (GET[:-2], head_of("POST", "/v1/advice", "application/json", Content_Length=9) + b"{"):
         with connect(server, sent) as client:
             client.shutdown(socket.SHUT_WR)
-            client.settimeout(60)
+            client.settimeout(250)
             assert client.recv(1) == b""
 
 
@@ -297,7 +299,7 @@ def test_the_convolution_of_who_sends_no_more_is_stopped(server: Server) -> None
     asked = {"layer": "8-2-3-6-4", "variant": HANGING}
     with connect(server, request_of("POST", "/v1/convolutions", json.dumps(asked).encode())) as client:
         client.shutdown(socket.SHUT_WR)
-        client.settimeout(60)
+        client.settimeout(250)
         assert client.recv(65536).startswith(b"HTTP/1.1 499 ")
     assert server.http.post("/v1/convolutions", json=asked | {"variant": FAST}).status_code == 200
 
@@ -333,14 +335,17 @@ def are_closed(clients: list[socket.socket]) -> bool:
     ],
 )
 def test_connections_that_are_held_keep_nobody_out_and_are_ended(hasty: Server, sent: bytes) -> None:
-    with ExitStack() as stack:
+    with slowness_meanwhile() as slowed, ExitStack() as stack:
         began = time.monotonic()
         clients = held(hasty, stack, sent)
-        for _ in range(20):
-            assert seconds_to_live(hasty) < 2 * slowness()
-        assert eventually(lambda: are_closed(clients), within_s=(2 * HEAD_S / HASTE + 20) * slowness())
-        assert hasty.http.get("/readyz").status_code == 200
-        assert time.monotonic() - began < (3 * HEAD_S / HASTE + 20) * slowness()
+        slowest = max(seconds_to_live(hasty) for _ in range(20))
+        asked = time.monotonic()
+        assert eventually(lambda: are_closed(clients), within_s=200)
+        closed = time.monotonic()
+        assert eventually(hasty.is_ready)
+    assert slowest < 2 * slowed.most
+    assert closed - asked < (2 * HEAD_S / HASTE + 20) * slowed.most
+    assert closed - began < (3 * HEAD_S / HASTE + 20) * slowed.most
 
 
 def test_a_client_that_works_keeps_its_connection_among_many_that_do_not(server: Server) -> None:
@@ -355,36 +360,38 @@ def test_a_client_that_works_keeps_its_connection_among_many_that_do_not(server:
 
 @pytest.mark.slow
 def test_a_head_that_comes_byte_by_byte_is_ended_in_time(hasty: Server) -> None:
-    with connect(hasty, b"GET /livez HTTP/1.1\r\n") as client:
+    began = time.monotonic()
+    with slowness_meanwhile() as slowed, connect(hasty, b"GET /livez HTTP/1.1\r\n") as client:
         client.settimeout(0.5)
-        began = time.monotonic()
         while True:
             try:
                 answer = client.recv(65536)
                 break
             except TimeoutError:
                 client.sendall(b"A: b\r\n")
+        took = time.monotonic() - began
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert HEAD_S / HASTE - 1 < time.monotonic() - began < (HEAD_S / HASTE + 10) * slowness()
+    assert HEAD_S / HASTE - 1 < took < (HEAD_S / HASTE + 10) * slowed.most
 
 
 @pytest.mark.slow
 def test_a_body_that_comes_byte_by_byte_is_ended_in_time(hasty: Server) -> None:
     head = head_of("POST", "/v1/convolutions", _OCTETS, Content_Length=MIB)
-    with connect(hasty, head) as client:
+    began = time.monotonic()
+    with slowness_meanwhile() as slowed, connect(hasty, head) as client:
         client.settimeout(0.5)
-        began = time.monotonic()
         while True:
             try:
                 answer = client.recv(65536)
                 break
             except TimeoutError:
                 client.sendall(b"A")
-        client.settimeout(10)
+        client.settimeout(250)
         answer += b"".join(iter(lambda: client.recv(65536), b""))
+        took = time.monotonic() - began
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert f"{LEAST_BYTES_PER_S} bytes a second".encode() in answer
-        assert time.monotonic() - began < (LONGEST_PAUSE_S / HASTE + 10) * slowness()
+    assert took < (LONGEST_PAUSE_S / HASTE + 10) * slowed.most
 
 
 def is_gone(client: socket.socket) -> bool:
@@ -404,11 +411,12 @@ def test_a_client_that_does_not_read_is_given_up(hasty: Server) -> None:
     page = request_of("GET", "/openapi.json") * 200
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    began = time.monotonic()
     client.connect(("127.0.0.1", hasty.port))
-    with client:
+    with slowness_meanwhile() as slowed, client:
         client.setblocking(False)
         with suppress(BlockingIOError):
             client.send(page)
-        began = time.monotonic()
-        assert eventually(lambda: is_gone(client), within_s=120)
-        assert READ_S / HASTE - 2 < time.monotonic() - began < (READ_S / HASTE + 45) * slowness()
+        assert eventually(lambda: is_gone(client), within_s=200)
+        took = time.monotonic() - began
+    assert READ_S / HASTE - 2 < took < (READ_S / HASTE + 45) * slowed.most

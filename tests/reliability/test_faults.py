@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.app.serving import LAYER, is_problem
-from tests.processes import eventually, slowness
+from tests.processes import eventually, slowness_meanwhile
 from tests.reliability.faulty import CRASHING, FAST, HANGING, POISONED
 from tests.reliability.scale import count
 from tests.reliability.servers import Server, running
@@ -24,7 +24,8 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = count(2, 25)
 ADVISED = 3
-DEADLINE_S = 1.0
+DEADLINE_S = 8.0
+"""Of what hangs; and the next job, which is held to `NEXT_JOB_S`, must not be stopped where a busy machine is slow."""
 NEXT_JOB_S = 1.0
 ATTEMPTS = 3
 
@@ -36,7 +37,7 @@ def advice_asked(server: Server) -> Iterator[Counter[str]]:
     ended = threading.Event()
 
     def ask() -> None:
-        with httpx.Client(base_url=str(server.http.base_url), timeout=60) as http:
+        with httpx.Client(base_url=str(server.http.base_url), timeout=300) as http:
             while not ended.is_set():
                 try:
                     answer = http.get("/v1/advice", params={"layer": LAYER})
@@ -101,11 +102,12 @@ def test_no_advice_fails_and_the_next_job_is_done_within_a_second(
         for _ in range(ROUNDS):
             for _attempt in range(ATTEMPTS):  # the machine may do much else in one of them
                 assert eventually(lambda: has_spare(server), within_s=300)
-                limit_s = NEXT_JOB_S * slowness()
-                fail(server)
-                began = time.monotonic()
-                ran = convolve(server, FAST)
-                took = time.monotonic() - began
+                with slowness_meanwhile() as slowed:
+                    fail(server)
+                    began = time.monotonic()
+                    ran = convolve(server, FAST)
+                    took = time.monotonic() - began
+                limit_s = NEXT_JOB_S * slowed.most
                 assert ran.status_code == 200, ran.text
                 if took < limit_s:
                     break
