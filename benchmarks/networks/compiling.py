@@ -28,8 +28,9 @@ from benchmarks.networks.running import (
     set_precision,
 )
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
-from conv_advisor.torch import backend, candidates, gpu
-from conv_advisor.torch.timing import Trial
+from conv_advisor.torch import backend
+from conv_advisor.torch.calls.timing import Trial
+from conv_advisor.torch.choosing import candidates, gpu
 
 _EVERY: Final = 1000
 """Variants to measure: more than there are."""

@@ -148,8 +148,8 @@ def _layer_us(cell: Cell, key: str) -> tuple[float, float]:
     import torch
 
     from conv_advisor.data.problem import ConvProblem
-    from conv_advisor.torch.checking import Operands
-    from conv_advisor.torch.lowering import convolve_into
+    from conv_advisor.torch.calls.checking import Operands
+    from conv_advisor.torch.operators.lowering import convolve_into
 
     short, dtype, layout = key.rsplit("-", 2)
     problem = ConvProblem.parse(short, dtype=dtype, layout=layout)

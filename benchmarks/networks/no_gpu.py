@@ -54,9 +54,9 @@ def _looks(layers: int) -> dict[str, Callable[[], Any]]:
     """Calls of a compiled graph that does nothing itself, with its weights watched and not."""
     import torch
 
-    from conv_advisor.torch.constants import Given
-    from conv_advisor.torch.refreshing import Folded, Foldings
-    from conv_advisor.torch.scaling import Filters
+    from conv_advisor.torch.graph.constants import Given
+    from conv_advisor.torch.graph.refreshing import Folded, Foldings
+    from conv_advisor.torch.graph.scaling import Filters
 
     weights = [torch.zeros(8, 8, 1, 1) if place % 5 == 0 else torch.zeros(8) for place in range(5 * layers)]
     folded = []
@@ -92,11 +92,13 @@ def _ways(problem: ConvProblem) -> Iterator[dict[str, Callable[[], Any]]]:
 
     from conv_advisor.kernels.addresses import ASKED
     from conv_advisor.kernels.cuda.parts import launching
-    from conv_advisor.torch import ending_operator, modules, operator
-    from conv_advisor.torch.checking import Operands
-    from conv_advisor.torch.loaded import LOADED
-    from conv_advisor.torch.lowering import convolve_into
-    from conv_advisor.torch.running import Prepared
+    from conv_advisor.torch import modules
+    from conv_advisor.torch.calls.checking import Operands
+    from conv_advisor.torch.calls.loaded import LOADED
+    from conv_advisor.torch.calls.running import Prepared
+    from conv_advisor.torch.operators import conv2d as operator
+    from conv_advisor.torch.operators import conv2d_ending as ending_operator
+    from conv_advisor.torch.operators.lowering import convolve_into
 
     nothing: Any = ctypes.CDLL(None).pthread_testcancel
     nothing.restype, nothing.argtypes = None, (ctypes.c_void_p,) * 4

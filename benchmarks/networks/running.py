@@ -17,8 +17,8 @@ from torch._inductor.async_compile import shutdown_compile_workers
 
 from benchmarks.networks.cells import Cell
 from benchmarks.networks.unseen import MODELS, SHAPES
-from conv_advisor.torch.gpu import SPENT
-from conv_advisor.torch.layouts import LAID_OUT
+from conv_advisor.torch.choosing.gpu import SPENT
+from conv_advisor.torch.graph.layouts import LAID_OUT
 
 _DTYPES: Final = {
     "float32": torch.float32,

@@ -94,10 +94,10 @@ def _watched(spent: Spent, variants: dict[str, str]) -> Iterator[None]:
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import extern_kernels
 
-    from conv_advisor.torch.loaded import LOADED
-    from conv_advisor.torch.lowering import NAME
-    from conv_advisor.torch.refreshing import Foldings
-    from conv_advisor.torch.running import Prepared
+    from conv_advisor.torch.calls.loaded import LOADED
+    from conv_advisor.torch.calls.running import Prepared
+    from conv_advisor.torch.graph.refreshing import Foldings
+    from conv_advisor.torch.operators.lowering import NAME
 
     names = {id(run): variants.get(plan, plan) for (plan, *_), run in LOADED.items()}
     with ExitStack() as patches:

@@ -43,7 +43,7 @@ class EverythingAdvised:
         self.layouts: tuple[Layout, ...] = ()
 
     def choose(self, layers: Mapping[ConvProblem, str], options: Any) -> Mapping[ConvProblem, Any]:
-        from conv_advisor.torch.choice import Choice
+        from conv_advisor.torch.choosing.choice import Choice
 
         taken = {problem: layer for problem, layer in layers.items() if self.takes_endings or not problem.epilogue}
         self.layers |= taken

@@ -27,8 +27,12 @@ from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.planning.conversion import converter
 from conv_advisor.models.registry.on_disk import SHIPPED
 from conv_advisor.models.tree.file import read
-from conv_advisor.torch import ending_operator, gpu, loaded, log, operator, running, timing
-from conv_advisor.torch.plans import Basis
+from conv_advisor.torch import log
+from conv_advisor.torch.calls import loaded, running, timing
+from conv_advisor.torch.choosing import gpu
+from conv_advisor.torch.choosing.plans import Basis
+from conv_advisor.torch.operators import conv2d as operator
+from conv_advisor.torch.operators import conv2d_ending as ending_operator
 
 CPU = -1
 """What PyTorch has for the index of a tensor on a CPU, by which plans are loaded."""

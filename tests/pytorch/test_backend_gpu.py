@@ -22,16 +22,16 @@ try:
     import torch
     from torch._inductor.utils import run_and_get_code
 
-    from conv_advisor.torch import gpu as gpus
-    from conv_advisor.torch import loaded
-    from conv_advisor.torch.choice import Choice
-    from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES
-    from conv_advisor.torch.lowering import NAME
+    from conv_advisor.torch.calls import loaded
+    from conv_advisor.torch.calls.layers import MEMORY_FORMATS, TORCH_DTYPES
+    from conv_advisor.torch.calls.own import ACTIVATE
+    from conv_advisor.torch.calls.running import Prepared
+    from conv_advisor.torch.calls.timing import Trial
+    from conv_advisor.torch.choosing import gpu as gpus
+    from conv_advisor.torch.choosing.choice import Choice
+    from conv_advisor.torch.operators.lowering import NAME
     from conv_advisor.torch.options import Options
-    from conv_advisor.torch.own import ACTIVATE
-    from conv_advisor.torch.running import Prepared
     from conv_advisor.torch.swapping import optimize
-    from conv_advisor.torch.timing import Trial
     from tests.pytorch.comparing import compiled, watch
     from tests.pytorch.networks import Endings, every_kind
 except ImportError as error:
@@ -71,7 +71,7 @@ def forget() -> None:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own convolution never wins, so that the variants run on layers as small as these."""
-    monkeypatch.setattr("conv_advisor.torch.fastest.LEAST_GAIN", 0.0)
+    monkeypatch.setattr("conv_advisor.torch.choosing.fastest.LEAST_GAIN", 0.0)
 
 
 def on_gpu(name: str, dtype: str = "float32", layout: str = "nchw") -> tuple[Any, Any]:
@@ -177,7 +177,7 @@ def test_padding_of_one_side_more_is_pytorchs(dtype: str, layout: str, always: N
 
 
 def test_a_fused_network_keeps_to_pytorch_where_that_is_as_fast(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conv_advisor.torch.fastest.LEAST_GAIN", float("inf"))
+    monkeypatch.setattr("conv_advisor.torch.choosing.fastest.LEAST_GAIN", float("inf"))
     network, x = on_gpu("resnet", "float16", "nhwc")
     seen = watch(monkeypatch)
     with torch.no_grad():
@@ -293,7 +293,7 @@ def test_other_batches_run_by_what_is_kept_of_them_or_by_pytorch(always: None, q
 
 
 def test_pytorchs_own_stays_where_it_is_faster(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conv_advisor.torch.fastest.LEAST_GAIN", float("inf"))
+    monkeypatch.setattr("conv_advisor.torch.choosing.fastest.LEAST_GAIN", float("inf"))
     network, x = on_gpu("resnet")
     with torch.no_grad():
         compiled(network)(x)

@@ -13,9 +13,9 @@ from torch import nn  # noqa: E402 - it needs PyTorch
 from torch.nn import functional  # noqa: E402 - it needs PyTorch
 
 from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.ending_operator import conv2d_ending  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.loaded import plan_name  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.own import ACTIVATE  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls.loaded import plan_name  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls.own import ACTIVATE  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.operators.conv2d_ending import conv2d_ending  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import (  # noqa: E402 - it needs PyTorch
     assert_compiled_is_eager,
     assert_near,

@@ -21,10 +21,10 @@ from conv_advisor.models.advice.pareto import SAME_ERROR
 from conv_advisor.models.ranking.accuracy import expected_error, laws_of
 from conv_advisor.models.registry.on_disk import SHIPPED
 from conv_advisor.models.tree.file import read
-from conv_advisor.torch.candidates import MOST_SLOWDOWN, ONLY_ENDED, candidates
-from conv_advisor.torch.checking import Operands
+from conv_advisor.torch.calls.checking import Operands
+from conv_advisor.torch.calls.own import own_convolution
+from conv_advisor.torch.choosing.candidates import MOST_SLOWDOWN, ONLY_ENDED, candidates
 from conv_advisor.torch.options import Options
-from conv_advisor.torch.own import own_convolution
 
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
 
@@ -93,7 +93,7 @@ def test_cudnns_engine_that_fuses_is_timed_where_something_follows() -> None:
 
 def test_a_variant_that_is_among_the_first_anyway_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = advisor().advise(LARGE).ranking[0].variant
-    monkeypatch.setattr("conv_advisor.torch.candidates.ONLY_ENDED", first)
+    monkeypatch.setattr("conv_advisor.torch.choosing.candidates.ONLY_ENDED", first)
     assert [choice.variant for choice in candidates(advisor(), LARGE, Options(measure=3))].count(first) == 1
 
 

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402 - it needs PyTorch
 
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.graph.refreshing import Folded, _all_foldings  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.nodes import writes_into_inputs  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.refreshing import Folded, _all_foldings  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import Residual, every_kind, resnet, settle  # noqa: E402 - it needs PyTorch

@@ -26,12 +26,12 @@ from conv_advisor.kernels.variant import Ending, why_not  # noqa: E402 - it need
 from conv_advisor.models.advice.advisor import Advisor  # noqa: E402 - it needs PyTorch
 from conv_advisor.models.registry.on_disk import SHIPPED  # noqa: E402 - it needs PyTorch
 from conv_advisor.models.tree.file import read  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch import loaded, running, timing  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.candidates import candidates  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.choice import Choice  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls import loaded, running, timing  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls.checking import Operands  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls.own import ACTIVATE  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.choosing.candidates import candidates  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.choosing.choice import Choice  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.options import Options  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.own import ACTIVATE  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, random, watch  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import Endings, every_kind  # noqa: E402 - it needs PyTorch
 from tests.pytorch.stand_in import CPU, FakeGpu, advisor, array_at, time_by  # noqa: E402 - it needs PyTorch
@@ -354,7 +354,7 @@ def uncounting(monkeypatch: pytest.MonkeyPatch) -> Advisor:
 
 
 def test_who_appends_a_kernel_is_predicted_to_take_it(uncounting: Advisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conv_advisor.torch.candidates.MOST_SLOWDOWN", inf)
+    monkeypatch.setattr("conv_advisor.torch.choosing.candidates.MOST_SLOWDOWN", inf)
     alone, with_it = (
         {choice.variant or "": choice for choice in candidates(uncounting, problem, Options(measure=99))}
         for problem in (LAYER, ENDED)
@@ -382,7 +382,7 @@ def test_no_candidate_refuses_what_follows(uncounting: Advisor) -> None:
 def test_plans_of_cudnn_leave_room_for_variants_that_are_certain_to_run(
     measure: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conv_advisor.torch.candidates.MOST_SLOWDOWN", inf)
+    monkeypatch.setattr("conv_advisor.torch.choosing.candidates.MOST_SLOWDOWN", inf)
     problem = ConvProblem.parse("56-32-3-64-64-bias-relu", dtype="float16", layout="nhwc")
     found = candidates(advisor(), problem, Options(measure=measure))
     ranked = [VARIANTS[choice.variant or ""] for choice in found if choice.time_ms]

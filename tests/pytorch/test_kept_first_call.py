@@ -13,8 +13,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from conv_advisor.data.problem import ConvProblem  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch import loaded, optimize  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.choice import Choice  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import optimize  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls import loaded  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.choosing.choice import Choice  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import every_kind  # noqa: E402 - it needs PyTorch
 from tests.pytorch.stand_in import FakeGpu  # noqa: E402 - it needs PyTorch

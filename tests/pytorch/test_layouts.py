@@ -35,7 +35,7 @@ pytestmark = [
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the tensors that graphs lay out anew, and of their readers."""
-    from conv_advisor.torch import layouts
+    from conv_advisor.torch.graph import layouts
 
     seen: list[str] = []
     insert = layouts._insert_copy

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch import nn  # noqa: E402 - it needs PyTorch
 
-from conv_advisor.torch.choosing import chooser_for  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.choosing.chooser import chooser_for  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import every_kind  # noqa: E402 - it needs PyTorch
@@ -63,7 +63,7 @@ def test_tensors_of_the_host_leave_a_graph_its_gpu(monkeypatch: pytest.MonkeyPat
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     opened = SimpleNamespace(open_gpu=lambda index: f"cuda:{index}")
-    monkeypatch.setitem(sys.modules, "conv_advisor.torch.gpu", opened)
+    monkeypatch.setitem(sys.modules, "conv_advisor.torch.choosing.gpu", opened)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     with FakeTensorMode():
         first, second = (torch.empty(1, 8, 6, 6, device=f"cuda:{index}") for index in range(2))

@@ -13,8 +13,10 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from conv_advisor.data.epilogue import Epilogue  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.problem import ConvProblem  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch import backend, loaded, lowering  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import backend  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls import loaded  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls.checking import Operands  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.operators import lowering  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.options import Options  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import FrozenBatchNorm  # noqa: E402 - it needs PyTorch

@@ -15,7 +15,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from conv_advisor.torch import loaded, log, operator  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import log  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls import loaded  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.operators import conv2d as operator  # noqa: E402 - it needs PyTorch
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
@@ -81,7 +83,8 @@ SERVICE = ("fastapi", "pydantic", "sqlalchemy", "numba", "scipy", "sklearn", "uv
 def test_it_imports_without_the_service_and_without_a_gpu() -> None:
     code = (
         f"import sys\nfor name in {(*SERVICE, 'cupy', 'cudnn', 'pynvml')!r}: sys.modules[name] = None\n"
-        "import conv_advisor.torch.plans, conv_advisor.models.advice.advisor, conv_advisor.models.registry.on_disk\n"
+        "import conv_advisor.torch.choosing.plans\n"
+        "import conv_advisor.models.advice.advisor, conv_advisor.models.registry.on_disk\n"
     )
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr

@@ -16,11 +16,11 @@ from torch.nn import functional  # noqa: E402 - it needs PyTorch
 
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.problem import ConvProblem, Layout  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.choice import Choice  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.ending_operator import conv2d_ending  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.layers import geometry_of_problem  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.operator import conv2d  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls.checking import Operands  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls.layers import geometry_of_problem  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.choosing.choice import Choice  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.operators.conv2d import conv2d  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.operators.conv2d_ending import conv2d_ending  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, kinds, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
 

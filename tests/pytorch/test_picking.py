@@ -10,10 +10,10 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.torch.candidates import MOST_SUBSTITUTES, candidates, substitutes
-from conv_advisor.torch.fastest import elementwise_ms, fastest
+from conv_advisor.torch.calls.timing import Timed
+from conv_advisor.torch.choosing.candidates import MOST_SUBSTITUTES, candidates, substitutes
+from conv_advisor.torch.choosing.fastest import elementwise_ms, fastest
 from conv_advisor.torch.options import Options, read_options
-from conv_advisor.torch.timing import Timed
 from tests.pytorch.stand_in import FakeGpu, advisor, time_by
 
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts

@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import Layout
-from conv_advisor.torch.choice import Choice
-from conv_advisor.torch.plans import Basis, PlanFile, basis_of, default_path
+from conv_advisor.torch.choosing.choice import Choice
+from conv_advisor.torch.choosing.plans import Basis, PlanFile, basis_of, default_path
 
 BASIS = Basis("NVIDIA H200, driver 580", "9.19.0", "0123456789abcdef", "2.11.0")
 OURS = Choice("cuda.implicit_gemm", {}, 0.01, 0.02, 3e-7, 2e-7)

@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode  # noqa: E402 - it needs PyTorch
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402 - it needs PyTorch
 
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch import loaded, modules  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import modules  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls import loaded  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import every_kind  # noqa: E402 - it needs PyTorch
 from tests.pytorch.stand_in import FakeGpu  # noqa: E402 - it needs PyTorch

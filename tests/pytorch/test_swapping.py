@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402 - it needs PyTorch
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.errors import InvalidInput  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch import log, modules  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.loaded import plan_name  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.calls.loaded import plan_name  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.modules import AdvisedConv2d  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch

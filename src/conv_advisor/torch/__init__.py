@@ -6,9 +6,9 @@ CUDA before one that is on a GPU is compiled.
 """
 
 from conv_advisor.torch.backend import backend
+from conv_advisor.torch.graph.refreshing import refresh
 from conv_advisor.torch.modules import restore
 from conv_advisor.torch.planning import plan
-from conv_advisor.torch.refreshing import refresh
 from conv_advisor.torch.swapping import optimize
 
 __all__ = ["backend", "optimize", "plan", "refresh", "restore"]

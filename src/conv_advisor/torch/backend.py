@@ -10,19 +10,19 @@ import torch
 from torch.fx import GraphModule
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.torch.choice import Choice, Chooser
-from conv_advisor.torch.choosing import choose_all, chooser_for
-from conv_advisor.torch.ending_operator import conv2d_ending
-from conv_advisor.torch.folding import Weights
-from conv_advisor.torch.graph import Site, end, find_sites, replace
-from conv_advisor.torch.layouts import lay_out
-from conv_advisor.torch.loaded import plan_name
+from conv_advisor.torch.calls.loaded import plan_name
+from conv_advisor.torch.choosing.choice import Choice, Chooser
+from conv_advisor.torch.choosing.chooser import choose_all, chooser_for
+from conv_advisor.torch.graph.folding import Weights
+from conv_advisor.torch.graph.layouts import lay_out
+from conv_advisor.torch.graph.normal_form import normalize
+from conv_advisor.torch.graph.pads import put_back_pads, take_in_pads
+from conv_advisor.torch.graph.sites import Site, end, find_sites, replace
 from conv_advisor.torch.log import log, tell
 from conv_advisor.torch.nodes import is_transformed, kind_of, writes_into_inputs
-from conv_advisor.torch.normal_form import normalize
-from conv_advisor.torch.operator import below_autograd, conv2d
+from conv_advisor.torch.operators.conv2d import below_autograd, conv2d
+from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
 from conv_advisor.torch.options import Options, read_options
-from conv_advisor.torch.pads import put_back_pads, take_in_pads
 
 
 def backend(
@@ -148,7 +148,7 @@ def _start_compilers() -> None:
 def _lower() -> None:
     """Let Inductor call our operators at little cost to the host, where it is made as we know it."""
     try:
-        from conv_advisor.torch.lowering import register
+        from conv_advisor.torch.operators.lowering import register
     except ImportError as error:
         log.info("convolutions are called through PyTorch's dispatcher: %s", error)
     else:

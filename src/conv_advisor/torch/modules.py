@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from conv_advisor.data.errors import InvalidInput
-from conv_advisor.torch.layers import Geometry, geometry_of, is_autocast_on, is_tf32_allowed
-from conv_advisor.torch.operator import conv2d, run_advised
+from conv_advisor.torch.calls.layers import Geometry, geometry_of, is_autocast_on, is_tf32_allowed
+from conv_advisor.torch.operators.conv2d import conv2d, run_advised
 
 Kind = tuple[Any, ...]
 """All of a call that its choice hangs on: shape and strides of x, strides of weight, precision."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.torch.choice import Choice
+from conv_advisor.torch.choosing.choice import Choice
 from conv_advisor.torch.whole import Errors
 
 

@@ -16,10 +16,10 @@ from torch.nn.modules.conv import _ConvNd
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
-from conv_advisor.torch.choice import Choice, Chooser
-from conv_advisor.torch.choosing import choose_all, chooser_for
-from conv_advisor.torch.layers import is_autocast_on, is_tf32_allowed, problem_of
-from conv_advisor.torch.loaded import plan_name
+from conv_advisor.torch.calls.layers import is_autocast_on, is_tf32_allowed, problem_of
+from conv_advisor.torch.calls.loaded import plan_name
+from conv_advisor.torch.choosing.choice import Choice, Chooser
+from conv_advisor.torch.choosing.chooser import choose_all, chooser_for
 from conv_advisor.torch.log import remember_layer
 from conv_advisor.torch.modules import AdvisedConv2d, Kind, advise_module, geometry_of_module, kind_of, watched
 from conv_advisor.torch.options import MAX_ERROR_RATIO, Options

@@ -14,13 +14,13 @@ from torch.fx import Node
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import Layout
 from conv_advisor.models.planning.network import Network, Operator
-from conv_advisor.torch.constants import Constants
-from conv_advisor.torch.endings import ending_of
-from conv_advisor.torch.graph import CONVOLUTIONS, WRAPPED, Site, find_sites
+from conv_advisor.torch.graph.constants import Constants
+from conv_advisor.torch.graph.endings import ending_of
+from conv_advisor.torch.graph.normal_form import normalize
+from conv_advisor.torch.graph.pads import take_in_pads
+from conv_advisor.torch.graph.scaling import Filters, take_in
+from conv_advisor.torch.graph.sites import CONVOLUTIONS, WRAPPED, Site, find_sites
 from conv_advisor.torch.nodes import EITHER, bytes_of, has_layout, kind_of, layer_of, value_of
-from conv_advisor.torch.normal_form import normalize
-from conv_advisor.torch.pads import take_in_pads
-from conv_advisor.torch.scaling import Filters, take_in
 from conv_advisor.torch.whole import Call, check_model
 
 _aten: Final = torch.ops.aten

@@ -19,7 +19,7 @@ import conv_advisor.kernels
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import Layout
-from conv_advisor.torch.choice import Choice
+from conv_advisor.torch.choosing.choice import Choice
 from conv_advisor.torch.log import log
 
 VERSION: Final = 2

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
-from conv_advisor.torch.batch_norms import batch_norm_of
+from conv_advisor.torch.graph.batch_norms import batch_norm_of
 from conv_advisor.torch.nodes import changes_something, is_pytorchs, kind_of, memory_of, value_of, written_by
 
 _COMPUTED: Final = frozenset(

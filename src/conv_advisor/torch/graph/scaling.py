@@ -9,9 +9,9 @@ from typing import Any, Final
 import torch
 from torch.fx import Node
 
-from conv_advisor.torch.batch_norms import batch_norm_of
-from conv_advisor.torch.constants import Computed, Constant, Constants, erase_unread, number_of
-from conv_advisor.torch.endings import is_in_place_of
+from conv_advisor.torch.graph.batch_norms import batch_norm_of
+from conv_advisor.torch.graph.constants import Computed, Constant, Constants, erase_unread, number_of
+from conv_advisor.torch.graph.endings import is_in_place_of
 from conv_advisor.torch.nodes import changes_something, is_pytorchs, kind_of, value_of
 
 _Operand = Constant | float

@@ -63,7 +63,7 @@ class Chooser(Protocol):
     """Chooses variants for problems, and has them ready to run."""
 
     def choose(self, layers: Mapping[ConvProblem, str], options: Options) -> Mapping[ConvProblem, Choice]:
-        """A choice for every problem; what runs it is then in `conv_advisor.torch.loaded.LOADED`.
+        """A choice for every problem; what runs it is then in `conv_advisor.torch.calls.loaded.LOADED`.
 
         Parameters
         ----------

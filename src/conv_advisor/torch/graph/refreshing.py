@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from conv_advisor.torch.constants import Constant, Given
+from conv_advisor.torch.graph.constants import Constant, Given
 
 _version, _address = attrgetter("_version"), torch.Tensor.data_ptr
 _all_foldings: Final[weakref.WeakSet[Foldings]] = weakref.WeakSet()

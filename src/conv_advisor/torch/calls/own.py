@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation
-from conv_advisor.torch.loaded import memory_format_of_plan
+from conv_advisor.torch.calls.loaded import memory_format_of_plan
 
 _functional: Final = torch.nn.functional
 ACTIVATE: Final[dict[Activation, Callable[[Any], Any]]] = {

@@ -8,12 +8,12 @@ from typing import Any, Final
 import torch
 from torch.fx import GraphModule, Node
 
-from conv_advisor.torch.constants import Computed, Constant, Constants, Given, erase_unread
-from conv_advisor.torch.graph import Site
-from conv_advisor.torch.layers import MEMORY_FORMATS
+from conv_advisor.torch.calls.layers import MEMORY_FORMATS
+from conv_advisor.torch.graph.constants import Computed, Constant, Constants, Given, erase_unread
+from conv_advisor.torch.graph.refreshing import Folded, Foldings
+from conv_advisor.torch.graph.scaling import Filters, take_in
+from conv_advisor.torch.graph.sites import Site
 from conv_advisor.torch.nodes import value_of
-from conv_advisor.torch.refreshing import Folded, Foldings
-from conv_advisor.torch.scaling import Filters, take_in
 
 _LEAST_NORMAL: Final = torch.finfo(torch.float16).tiny
 

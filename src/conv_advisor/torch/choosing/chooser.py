@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.torch.choice import Choice, Chooser
-from conv_advisor.torch.loaded import plan_name
+from conv_advisor.torch.calls.loaded import plan_name
+from conv_advisor.torch.choosing.choice import Choice, Chooser
 from conv_advisor.torch.log import remember_layer
 from conv_advisor.torch.options import Options
 
@@ -44,6 +44,6 @@ def chooser_for(inputs: Sequence[Any]) -> Chooser | None:
     gpus = [device for device in devices if device.type == "cuda"]
     if len(gpus) != 1 or torch.version.cuda is None:
         return None
-    from conv_advisor.torch.gpu import open_gpu
+    from conv_advisor.torch.choosing.gpu import open_gpu
 
     return open_gpu(gpus[0].index)

@@ -13,11 +13,11 @@ import torch
 from torch.fx import GraphModule, Node
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.torch.ending_operator import conv2d_ending
-from conv_advisor.torch.endings import Ending, ending_of
-from conv_advisor.torch.layers import Geometry, geometry_of, is_tf32_allowed, problem_of
+from conv_advisor.torch.calls.layers import Geometry, geometry_of, is_tf32_allowed, problem_of
+from conv_advisor.torch.graph.endings import Ending, ending_of
 from conv_advisor.torch.nodes import layer_of, value_of
-from conv_advisor.torch.operator import conv2d
+from conv_advisor.torch.operators.conv2d import conv2d
+from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
 
 CONVOLUTIONS: Final = (torch.conv2d, torch.ops.aten.conv2d.default, torch.ops.aten.conv2d.padding)
 """The targets of convolutions in two dimensions."""

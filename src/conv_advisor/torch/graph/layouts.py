@@ -15,11 +15,11 @@ from torch.fx import GraphModule, Node
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.models.planning.layouts import Times, choose_layouts
 from conv_advisor.models.planning.network import Network, Operator
-from conv_advisor.torch.choice import Chooser
-from conv_advisor.torch.choosing import choose_all
-from conv_advisor.torch.folding import Weights
-from conv_advisor.torch.graph import Site
-from conv_advisor.torch.layers import MEMORY_FORMATS
+from conv_advisor.torch.calls.layers import MEMORY_FORMATS
+from conv_advisor.torch.choosing.choice import Chooser
+from conv_advisor.torch.choosing.chooser import choose_all
+from conv_advisor.torch.graph.folding import Weights
+from conv_advisor.torch.graph.sites import Site
 from conv_advisor.torch.log import log
 from conv_advisor.torch.nodes import (
     bytes_of,

@@ -12,8 +12,8 @@ from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import RunError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.ranking.accuracy import LEANINGS, allowed_error
-from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES, geometry_of_problem
-from conv_advisor.torch.own import ACTIVATE, own_convolution, own_steps
+from conv_advisor.torch.calls.layers import MEMORY_FORMATS, TORCH_DTYPES, geometry_of_problem
+from conv_advisor.torch.calls.own import ACTIVATE, own_convolution, own_steps
 
 _LEAST_OUTPUTS: Final = 64
 """How many outputs tell of a leaning: the roundings of fewer may lean by chance."""

@@ -14,8 +14,8 @@ import torch
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.border import translated
 from conv_advisor.kernels.stopping import StopRule, launches_per_region
-from conv_advisor.torch.checking import Operands
-from conv_advisor.torch.running import Prepared
+from conv_advisor.torch.calls.checking import Operands
+from conv_advisor.torch.calls.running import Prepared
 
 _RULE: Final = StopRule(min_samples=4, max_samples=8, max_noise=0.004, budget_ms=6.0)
 """Enough to choose among candidates; a sweep, whose times are kept for ever, takes more."""

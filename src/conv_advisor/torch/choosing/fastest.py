@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Backend
-from conv_advisor.torch.choice import Choice
-from conv_advisor.torch.timing import Timed
+from conv_advisor.torch.calls.timing import Timed
+from conv_advisor.torch.choosing.choice import Choice
 
 LEAST_GAIN: Final = 1.01
 """A variant must be this much faster than PyTorch's own convolution, or that stays."""

@@ -32,16 +32,16 @@ from conv_advisor.models.planning.conversion import converter
 from conv_advisor.models.registry.on_disk import Registry
 from conv_advisor.models.tree.file import TreeModel
 from conv_advisor.models.tree.loan import Loan, lent_to
-from conv_advisor.torch.candidates import MOST_SLOWDOWN, candidates, substitutes
-from conv_advisor.torch.choice import Choice
-from conv_advisor.torch.fastest import elementwise_ms, fastest
-from conv_advisor.torch.layers import Geometry, problem_of, sides_of
-from conv_advisor.torch.loaded import LOADED, Run, plan_name
+from conv_advisor.torch.calls.layers import Geometry, problem_of, sides_of
+from conv_advisor.torch.calls.loaded import LOADED, Run, plan_name
+from conv_advisor.torch.calls.running import Prepared
+from conv_advisor.torch.calls.timing import Timed, Trial
+from conv_advisor.torch.choosing.candidates import MOST_SLOWDOWN, candidates, substitutes
+from conv_advisor.torch.choosing.choice import Choice
+from conv_advisor.torch.choosing.fastest import elementwise_ms, fastest
+from conv_advisor.torch.choosing.plans import PlanFile, basis_of, default_path
 from conv_advisor.torch.log import log, warn_of_failure
 from conv_advisor.torch.options import Options
-from conv_advisor.torch.plans import PlanFile, basis_of, default_path
-from conv_advisor.torch.running import Prepared
-from conv_advisor.torch.timing import Timed, Trial
 
 STAYS: Final = "convolutions on cuda:%d stay PyTorch's own: %s"
 """What is logged of a GPU that cannot be used."""

@@ -12,10 +12,10 @@ from typing import Any, Final
 import torch
 
 from conv_advisor.data.epilogue import Activation, Epilogue
-from conv_advisor.torch.layers import sides_of
-from conv_advisor.torch.loaded import LOADED, Run, memory_format_of_plan
+from conv_advisor.torch.calls.layers import sides_of
+from conv_advisor.torch.calls.loaded import LOADED, Run, memory_format_of_plan
+from conv_advisor.torch.calls.own import own_convolution, pad
 from conv_advisor.torch.log import warn_of_failure
-from conv_advisor.torch.own import own_convolution, pad
 
 QUALIFIED: Final = "conv_advisor::conv2d_v1"
 
@@ -99,7 +99,7 @@ def load(
     """What runs a plan on a shape that it meets for the first time; PyTorch's own where nothing is kept of it."""
     if torch.cuda.is_current_stream_capturing():
         return None
-    from conv_advisor.torch.gpu import load_kept
+    from conv_advisor.torch.choosing.gpu import load_kept
 
     bias, residual = ends or (None, None)
     epilogue = Epilogue(bias is not None, residual is not None, Activation(activation))

@@ -16,7 +16,7 @@ from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.advice.pareto import SAME_ERROR
 from conv_advisor.models.planning.conversion import converter
 from conv_advisor.models.ranking.accuracy import allowed_error, expected_error, laws_of
-from conv_advisor.torch.choice import Choice
+from conv_advisor.torch.choosing.choice import Choice
 from conv_advisor.torch.options import Options
 
 MOST_SLOWDOWN: Final = 1.5

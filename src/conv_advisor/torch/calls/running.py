@@ -17,7 +17,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.addresses import ASKED, Address
 from conv_advisor.kernels.cuda.checks import storage_type
 from conv_advisor.kernels.variant import Launch
-from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES
+from conv_advisor.torch.calls.layers import MEMORY_FORMATS, TORCH_DTYPES
 
 _LOCK: Final = threading.Lock()
 """Handles of cuDNN and cuBLAS serve one thread at a time, and so does scratch memory while it is lent."""

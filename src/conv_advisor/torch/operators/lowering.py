@@ -23,11 +23,11 @@ from torch._inductor.select_algorithm import extern_kernels
 from torch._inductor.virtualized import V
 
 from conv_advisor.data.problem import ConvProblem, Layout
-from conv_advisor.torch.ending_operator import conv2d_ending
-from conv_advisor.torch.layers import geometry_of_problem
-from conv_advisor.torch.loaded import LOADED, layout_of_plan
-from conv_advisor.torch.operator import conv2d, forget, load
-from conv_advisor.torch.own import own_steps
+from conv_advisor.torch.calls.layers import geometry_of_problem
+from conv_advisor.torch.calls.loaded import LOADED, layout_of_plan
+from conv_advisor.torch.calls.own import own_steps
+from conv_advisor.torch.operators.conv2d import conv2d, forget, load
+from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
 
 NAME: Final = "conv_advisor_conv2d_v1"
 """As compiled graphs, which may be kept, call `convolve_into`."""

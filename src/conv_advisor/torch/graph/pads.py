@@ -7,9 +7,9 @@ from typing import Any, Final
 import torch
 from torch.fx import Graph, Node
 
-from conv_advisor.torch.constants import number_of
-from conv_advisor.torch.graph import CONVOLUTIONS, arguments_of
-from conv_advisor.torch.layers import Sides, geometry_of, sides_of
+from conv_advisor.torch.calls.layers import Sides, geometry_of, sides_of
+from conv_advisor.torch.graph.constants import number_of
+from conv_advisor.torch.graph.sites import CONVOLUTIONS, arguments_of
 from conv_advisor.torch.nodes import changes_something, is_pytorchs, kind_of, memory_of, value_of
 
 _aten: Final = torch.ops.aten

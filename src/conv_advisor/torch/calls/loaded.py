@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Final, Protocol
 
 from conv_advisor.data.problem import Layout
-from conv_advisor.torch.layers import MEMORY_FORMATS
+from conv_advisor.torch.calls.layers import MEMORY_FORMATS
 
 
 class Run(Protocol):

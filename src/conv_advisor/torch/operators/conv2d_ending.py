@@ -1,6 +1,6 @@
 """The operator of a convolution with what ends in it: ``torch.ops.conv_advisor.conv2d_ending_v1``.
 
-It is y = activation(conv(x, weight) + bias + residual), and has a version as `conv_advisor.torch.operator` has.
+It is y = activation(conv(x, weight) + bias + residual), and has a version as `conv_advisor.torch.operators.conv2d` has.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from conv_advisor.torch.operator import fake, run_advised
-from conv_advisor.torch.own import own_steps
+from conv_advisor.torch.calls.own import own_steps
+from conv_advisor.torch.operators.conv2d import fake, run_advised
 
 NAME: Final = "conv2d_ending_v1"
 
