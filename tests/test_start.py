@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -133,3 +134,23 @@ def test_the_first_page_needs_nothing_that_trains_or_measures(tmp_path: Path) ->
     found = loaded(FIRST_PAGE, tmp_path)  # an empty home, whose database is made at once
     assert {"fastapi", "sqlalchemy"} <= found
     assert found & {*TRAINING, *ELSEWHERE, "typer"} == set()
+
+
+HANGS = "import sys, time\nsys.stdout.write('importing\\n')\nsys.stdout.flush()\ntime.sleep(60)\n"
+
+
+def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text(HANGS, encoding="utf-8")
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("conv-advisor"), "advise", "14-1-3-256-128"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's background ignores it
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == -signal.SIGINT
