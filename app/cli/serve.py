@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.server.descriptors import ensure_descriptors
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ def serve(
     command settings.
     """
     settings = load_settings(host=host, port=port, device=device, home=home)
+    ensure_descriptors()
     if settings.scheduler:
         from conv_advisor.app.workers.cluster.link import link_from
 
