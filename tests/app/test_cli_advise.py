@@ -84,6 +84,12 @@ def test_the_answer_comes_first_in_one_line(run: Run) -> None:
     [
         (("advise", LAYER, "--device", ""), "'--device': ''; leave it out for the default"),
         (("plan", "alexnet", "--device", ""), "'--device': ''; leave it out for the default"),
+        (("plan", "alexnet", "--dims", "height=3"), "dims is 'height=3'; allowed: only with an ONNX file"),
+        (
+            ("sweep", "--output", "/nowhere/rows.parquet"),
+            "--output is '/nowhere/rows.parquet'; allowed: a file in a folder",
+        ),
+        (("jobs", "list", "--limit", "0"), "'--limit': '0': Input should be greater"),
         (("variants", LAYER, "--device", ""), "'--device': ''; leave it out for the default"),
         (("variants", "--device", DEVICE), f"--device is '{DEVICE}'; allowed: only with a layer"),
         (("advise", LAYER, "--from", "-"), "--from is '-'; allowed: not together with layers on the command line"),
