@@ -39,7 +39,12 @@ class Settings:
         Path, Meta(description="Folder for everything that is written: the database and trained models.")
     ] = field(default_factory=lambda: user_data_path("conv-advisor", appauthor=False))
     database_url: Annotated[
-        str, Meta(description="URL of the store, such as postgresql://user@host/name; empty: a SQLite file in home.")
+        str,
+        Meta(
+            pattern=r"^((sqlite|postgres|postgresql)(\+[a-z0-9]+)?://.*)?\Z",
+            title="postgresql://user@host/name, or sqlite:///path",
+            description="URL of the store, such as postgresql://user@host/name; empty: a SQLite file in home.",
+        ),
     ] = field(default="", repr=False)
     device: Annotated[
         str,
@@ -195,15 +200,18 @@ def load_settings(**overrides: Any) -> Settings:
     found = {setting: (name, text) for setting, name, text in (*_from_secrets(), *_from_environment())}
     found |= {setting: (setting, value) for setting, value in overrides.items() if value is not None}
     kinds = get_type_hints(Settings, include_extras=True) if found else {}  # takes longer than all of the rest
-    return Settings(**{setting: _checked(name, value, kinds[setting]) for setting, (name, value) in found.items()})
+    shown = {setting for setting, each in Settings.__dataclass_fields__.items() if each.repr}
+    return Settings(
+        **{setting: _checked(name, value, kinds[setting], setting in shown) for setting, (name, value) in found.items()}
+    )
 
 
-def _checked(name: str, value: Any, kind: Any) -> Any:
+def _checked(name: str, value: Any, kind: Any, is_shown: bool) -> Any:
     """What a text, or a value that is no text, means for a setting of this kind."""
     try:
         return msgspec.convert(_read(value, kind) if isinstance(value, str) else value, kind)
     except ValueError:  # of which msgspec's own is one
-        raise InvalidInput(name, value, _allowed(kind)) from None
+        raise InvalidInput(name, value if is_shown else "not shown", _allowed(kind)) from None
 
 
 def _read(text: str, kind: Any) -> Any:

@@ -36,6 +36,7 @@ ConvAdvisorError
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 
@@ -57,7 +58,7 @@ class InvalidInput(ConvAdvisorError):
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        shown = repr(value)
+        shown = repr(value.value if isinstance(value, Enum) else value)
         self.field = field
         self.value = shown if len(shown) <= 120 else shown[:117] + "..."
         self.allowed = allowed

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -133,3 +135,36 @@ def test_the_first_page_needs_nothing_that_trains_or_measures(tmp_path: Path) ->
     found = loaded(FIRST_PAGE, tmp_path)  # an empty home, whose database is made at once
     assert {"fastapi", "sqlalchemy"} <= found
     assert found & {*TRAINING, *ELSEWHERE, "typer"} == set()
+
+
+HANGS = """
+import sys, time
+sys.stdout.write("importing\\n")
+sys.stdout.flush()
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def heard_interrupts() -> Iterator[None]:
+    """A shell starts what runs in its background with Ctrl-C ignored, and so do all that inherit from it."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, inherited)
+
+
+@pytest.mark.usefixtures("heard_interrupts")
+def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text(HANGS, encoding="utf-8")
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("conv-advisor"), "advise", "14-1-3-256-128"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == -signal.SIGINT

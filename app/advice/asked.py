@@ -6,7 +6,7 @@ So there is one description of the parameters and of every fault, and a layer of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final
@@ -16,6 +16,7 @@ from msgspec import Meta
 from pydantic import ValidationError
 
 from conv_advisor.app.wire.body import parse_json, parse_values
+from conv_advisor.app.wire.distinct import check_distinct
 from conv_advisor.app.wire.layers import Layer, Named, named
 from conv_advisor.app.wire.query import values_of
 from conv_advisor.app.wire.schemas import (
@@ -55,15 +56,34 @@ def parse_list(body: bytes) -> AskedList:
 
     Raises
     ------
-    RequestValidationError
+    RequestValidationError, InvalidInput
     """
     try:
         common: dict[str, Any] = _BODY.decode(body)
-        layers = [each if isinstance(each, str) else _plain(each) for each in _list(common.pop("layers"))]
+        given = _list(common.pop("layers"))
+        layers = [each if isinstance(each, str) else _plain(each) for each in given]
+        if not _has_each_once(body, common, given):
+            check_distinct(body)
         return AskedList(BulkAdviceParameters.model_validate(common, strict=True), layers)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError, ValidationError):
         asked = parse_json(BulkAdviceRequest, body)
         return AskedList(asked, [each if isinstance(each, str) else named(each.given()) for each in asked.layers])
+
+
+def _has_each_once(body: bytes, common: Mapping[str, Any], layers: Sequence[Any]) -> bool:
+    """Whether no object has a name twice: as sure as there are no more colons than what was read has, names and texts.
+
+    Where a text has a colon that is not counted here, or an escape, it may be so and False all the same.
+
+    Notes
+    -----
+    To read the body again takes a tenth of the time of an answer; this a thousandth.
+    """
+    more = body.count(b":") - 1 - len(common)  # one for the layers themselves
+    more -= sum(value.count(":") for value in common.values() if isinstance(value, str))  # a device's
+    if more:
+        more -= sum([len(each) for each in layers if isinstance(each, dict)])
+    return not more and b"\\" not in body
 
 
 def _list(value: object) -> list[Any]:

@@ -59,6 +59,8 @@ def _command(name: str, module: str) -> Any:
     found = getattr(import_module(f"{__name__}.{module}"), name)
     around = typer.Typer(rich_markup_mode=_MARKUP)
     if isinstance(found, typer.Typer):
+        for each in found.registered_commands:
+            each.cls = Command
         around.add_typer(found, name=name)
     else:
         around.command(name, cls=Command)(found)

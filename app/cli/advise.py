@@ -41,7 +41,7 @@ def advise(
     from_: Annotated[
         str | None, typer.Option("--from", help="File of layers, or - for standard input: names, CSV, or JSON lines.")
     ] = None,
-    device: AdvisedDevice = "",
+    device: AdvisedDevice = None,
     max_workspace_bytes: Annotated[
         int | None, typer.Option(min=0, help="Scratch memory a variant may use.  [default: 1 GiB]")
     ] = None,
@@ -57,7 +57,9 @@ def advise(
     max_slowdown: Annotated[
         float | None, typer.Option(min=1.0, help="With --pareto: largest slowdown against the fastest.")
     ] = None,
-    neighbours: Annotated[int, typer.Option(min=0, max=50, help="Number of nearest measured layers to show.")] = 0,
+    neighbours: Annotated[
+        int | None, typer.Option(min=1, max=50, help="Number of nearest measured layers to show.")
+    ] = None,
     snippet: Annotated[
         bool, typer.Option("--snippet", help="Print a program that runs the advised variant, and nothing else.")
     ] = False,
@@ -90,7 +92,9 @@ def advise(
     ending = given.ending(bias=bias, residual=residual, activation=activation)
     how = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
     named = layer or []
-    if bool(named) == (from_ is not None):
+    if named and from_ is not None:
+        raise InvalidInput("--from", from_, "not together with layers on the command line")
+    if not named and from_ is None:
         raise InvalidInput("layer", " ".join(named), "a layer, several, or --from with a file of them")
     problems = given.read_layers(from_, how) if from_ is not None else [how.read(name) for name in named]
     local = Local(load_settings(), is_brief=True)
@@ -121,7 +125,7 @@ def advise(
 
 
 def _check_options(
-    *, pareto: bool, neighbours: int, snippet: bool, max_error: float | None, variant: str | None
+    *, pareto: bool, neighbours: int | None, snippet: bool, max_error: float | None, variant: str | None
 ) -> None:
     """One thing is shown at a time, and its options go with it."""
     asked = {"--pareto": pareto, "--neighbours": bool(neighbours), "--snippet": snippet}

@@ -12,6 +12,7 @@ from conv_advisor.app.cli import layers as given
 from conv_advisor.app.cli.complete import devices as devices_here
 from conv_advisor.app.cli.complete import networks as networks_here
 from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.cli.limits import named_device
 from conv_advisor.app.cli.output import AsJson, OneDType, OneLayout, print_json, print_next, print_table
 from conv_advisor.app.cli.table import Mark, Marked
 from conv_advisor.data.counting import counted
@@ -40,11 +41,13 @@ def variants(
     activation: given.OneActivation = Activation.NONE,
     input_: given.Input = None,
     device: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Device to run the layer on.  [default: that with the most measurements]", autocompletion=devices_here
+            help="Device to run the layer on.  [default: that with the most measurements]",
+            autocompletion=devices_here,
+            callback=named_device,
         ),
-    ] = "",
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the variants; for a layer, say which of them run it.
@@ -61,6 +64,8 @@ def variants(
         how = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
         _show_applicable(how.read(layer), device, found, as_json)
         return
+    if device is not None:
+        raise InvalidInput("--device", device, "only with a layer")
     if as_json:
         from conv_advisor.app.wire.answers.catalogue import variant_answer
 
@@ -72,7 +77,7 @@ def variants(
     print_table(("variant", "algorithm", "backend", "deterministic", "source"), rows)
 
 
-def _show_applicable(problem: ConvProblem, device_id: str, asked: Sequence[Variant], as_json: bool) -> None:
+def _show_applicable(problem: ConvProblem, device_id: str | None, asked: Sequence[Variant], as_json: bool) -> None:
     """Which variants run a layer, those that do first, as ``GET /v1/variants`` says it."""
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.advice.reasons import reasons_why_not

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from conv_advisor.app.wire.distinct import distinct
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import InvalidInput, InvalidLayerName, InvalidProblem
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -205,9 +206,11 @@ def _json_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Named]]:
         if not line.strip():
             continue
         try:
-            given = json.loads(line)
+            given = json.loads(line, object_pairs_hook=distinct)
         except ValueError:
             given = None
+        except InvalidInput as error:
+            raise InvalidInput(f"line {number}: {error.field}", line, error.allowed) from None
         if not isinstance(given, dict):
             raise InvalidInput(f"line {number}", line, 'one JSON object, such as {"layer": "14-1-3-256-128"}')
         yield number, _Named(line.strip(), given)

@@ -13,11 +13,20 @@ if TYPE_CHECKING:
     from conv_advisor.app.advice.limits import Limits
     from conv_advisor.app.advice.local import Local
 
+
+def named_device(device: str | None) -> str | None:
+    """A device that is named; an empty name is that of a variable which nobody has set."""
+    if device == "":
+        raise typer.BadParameter("''; leave it out for the default")
+    return device
+
+
 AdvisedDevice = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="Device by its id or another name: a100, rtx4090, cuda:0.  [default: that with the most measurements]",
         autocompletion=devices,
+        callback=named_device,
     ),
 ]
 Deterministic = Annotated[
@@ -27,7 +36,7 @@ Only = Annotated[Maker | None, typer.Option(help="Only variants of this maker.")
 
 
 def limits_of(
-    local: Local, device: str, max_workspace_bytes: int | None, deterministic: bool, only: Maker | None
+    local: Local, device: str | None, max_workspace_bytes: int | None, deterministic: bool, only: Maker | None
 ) -> Limits:
     """The limits that were asked for, else those of the settings."""
     from conv_advisor.app.advice.limits import Limits

@@ -27,7 +27,7 @@ def plan(
     dims: Annotated[
         str, typer.Option(help="Sizes of the model's symbolic dimensions, such as height=224,width=224.")
     ] = "",
-    device: AdvisedDevice = "",
+    device: AdvisedDevice = None,
     max_workspace_bytes: Annotated[
         int | None, typer.Option(min=0, help="Scratch memory of the whole network.  [default: 1 GiB]")
     ] = None,

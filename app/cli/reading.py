@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from typer import BadParameter
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 
@@ -42,8 +43,19 @@ def _taken(parameter: _Argument | _Option, ctx: Any, value: Any, read: Callable[
     elif parse is not None and isinstance(value, str):
         taken = parse(value)
     else:
-        return read(ctx, value)
+        return _told(value, lambda: read(ctx, value))
     return taken if parameter.callback is None else parameter.callback(ctx, parameter, taken)
+
+
+def _told(value: Any, read: Callable[[], Any]) -> Any:
+    """What is read, or why not, with the value: Typer names the option alone."""
+    try:
+        return read()
+    except BadParameter as error:
+        error.message = error.message.removeprefix("Value error, ")
+        if isinstance(value, str) and repr(value) not in error.message:
+            error.message = f"{value!r}: {error.message}"
+        raise
 
 
 class _Reading:

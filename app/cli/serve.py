@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.server.descriptors import ensure_descriptors
+from conv_advisor.data.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,8 @@ def serve(
     command settings.
     """
     settings = load_settings(host=host, port=port, device=device, home=home)
+    ensure_descriptors()
+    _check_tls(settings.tls_certificate, settings.tls_key)
     if settings.scheduler:
         from conv_advisor.app.workers.cluster.link import link_from
 
@@ -56,3 +60,24 @@ def serve(
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )
+
+
+def _check_tls(certificate: Path | None, key: Path | None) -> None:
+    """See that HTTPS can be spoken where it is asked for: what cannot be loaded has no name in the error of OpenSSL.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    if certificate is None:
+        if key is not None:
+            raise InvalidInput("tls_key", str(key), "only with tls_certificate: without it, this would be plain HTTP")
+        return
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:
+        named = f"{certificate}" if key is None else f"{certificate}, tls_key {key}"
+        allowed = f"a PEM file of a certificate, and its key in it or in tls_key ({error.strerror or error})"
+        raise InvalidInput("tls_certificate", named, allowed) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,7 +93,9 @@ def sweep(
     from conv_advisor.kernels import catalog
 
     if output:
-        require("pyarrow")  # which is said before hours of measuring
+        require("pyarrow")  # which is said before hours of measuring, as is this
+        if output.is_dir() or not os.access(output.parent, os.W_OK):
+            raise InvalidInput("--output", str(output), "a file in a folder that exists and may be written")
     settings = load_settings(scheduler=scheduler)
     named = networks if networks or not (sampled or problems) else ""
     todo = sweeping.drawn(_network_problems(named, dtypes, layouts, batches, without), at_most, seed)

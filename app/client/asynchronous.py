@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from typing_extensions import Unpack
 
 from conv_advisor.app.client import calls
-from conv_advisor.app.client.attempts import Attempts
+from conv_advisor.app.client.attempts import Attempts, following
 from conv_advisor.app.client.calls import Call, Convolved
 from conv_advisor.app.client.connection import (
     DEFAULT_DEADLINE_S,
@@ -24,7 +23,7 @@ from conv_advisor.app.client.connection import (
     options,
     request,
 )
-from conv_advisor.app.client.events import Events, ended, ignore, is_over
+from conv_advisor.app.client.events import Events, ended, ignore, is_over, unended
 from conv_advisor.app.client.parameters import (
     AdviceKeywords,
     AnyLayer,
@@ -191,9 +190,10 @@ class AsyncClient:
         """As `Client.cancel`."""
         return await self._ask(calls.cancel(job_id))
 
-    async def watch(self, job_id: str, *, deadline_s: float = math.inf) -> AsyncIterator[JobAnswer]:
+    async def watch(self, job_id: str, *, deadline_s: float | None = None) -> AsyncIterator[JobAnswer]:
         """As `Client.watch`."""
-        attempts, seen = Attempts(deadline_s), -1
+        attempts, seen = following(deadline_s, self.deadline_s), -1
+        job: JobAnswer | None = None
         while True:
             try:
                 async with aclosing(self._events(job_id, seen, attempts)) as events:
@@ -204,10 +204,10 @@ class AsyncClient:
                         if is_over(job):
                             return
             except (Refused, Unreachable) as error:
-                await asyncio.sleep(attempts.wait_s(error))
+                await asyncio.sleep(attempts.wait_s(unended(error, job)))
 
     async def wait(
-        self, job_id: str, *, deadline_s: float = math.inf, on_change: Callable[[JobAnswer], object] = ignore
+        self, job_id: str, *, deadline_s: float | None = None, on_change: Callable[[JobAnswer], object] = ignore
     ) -> JobAnswer:
         """As `Client.wait`."""
         async for job in self.watch(job_id, deadline_s=deadline_s):
@@ -237,6 +237,7 @@ class AsyncClient:
             if response.status_code == HTTPStatus.OK:
                 async for line in response.aiter_lines():
                     attempts.check(self.url)
+                    attempts.hear()
                     if job := event.take(line):
                         yield job
                 raise Unreachable(self.url, "the stream of events has ended before the job")

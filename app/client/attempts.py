@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ class Attempts:
         Seconds of a clock that no one sets.
     chance : callable () -> float
         From 0 to 1: many clients that were refused at once do not come back at once.
+    patience_s : float
+        For attempts one after another of which nothing was heard.
 
     Raises
     ------
@@ -45,16 +48,22 @@ class Attempts:
         deadline_s: float,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
+        patience_s: float = math.inf,
     ) -> None:
         if not (isinstance(deadline_s, int | float) and deadline_s > 0):
             raise InvalidInput("deadline_s", deadline_s, "seconds above 0; infinity for no end")
-        self._now, self._chance = now, chance
+        self._now, self._chance, self._patience_s = now, chance, patience_s
         self._until = now() + deadline_s
         self.begin_again()
 
     def begin_again(self) -> None:
         """Wait no longer than after the first attempt: the last one has come some way."""
         self._wait_s = _FIRST_S
+        self.hear()
+
+    def hear(self) -> None:
+        """Note that the server is there: patience begins again with the next failure."""
+        self._lost_at: float | None = None
 
     @property
     def left_s(self) -> float:
@@ -83,10 +92,21 @@ class Attempts:
             raise error
         asked_s = error.retry_after_s if isinstance(error, Refused) else 0.0
         wait_s = asked_s + self._wait_s * self._chance()
-        if wait_s >= self.left_s:
+        self._lost_at = self._now() if self._lost_at is None else self._lost_at
+        if wait_s >= min(self.left_s, self._lost_at + self._patience_s - self._now()):
             raise error
         self._wait_s = min(2 * self._wait_s, _LONGEST_S)
         return wait_s
+
+
+def following(deadline_s: float | None, patience_s: float) -> Attempts:
+    """The attempts to follow a job: to a deadline, or without one until nothing was heard for as long as patience is.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    return Attempts(math.inf, patience_s=patience_s) if deadline_s is None else Attempts(deadline_s)
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from typing_extensions import Unpack
 
 from conv_advisor.app.client import calls
-from conv_advisor.app.client.attempts import Attempts
+from conv_advisor.app.client.attempts import Attempts, following
 from conv_advisor.app.client.calls import Call, Convolved
 from conv_advisor.app.client.connection import (
     DEFAULT_DEADLINE_S,
@@ -24,7 +23,7 @@ from conv_advisor.app.client.connection import (
     options,
     request,
 )
-from conv_advisor.app.client.events import Events, ended, ignore, is_over
+from conv_advisor.app.client.events import Events, ended, ignore, is_over, unended
 from conv_advisor.app.client.parameters import (
     AdviceKeywords,
     AnyLayer,
@@ -272,9 +271,10 @@ class Client:
         """Cancel a job; one that has ended stays as it is."""
         return self._ask(calls.cancel(job_id))
 
-    def watch(self, job_id: str, *, deadline_s: float = math.inf) -> Iterator[JobAnswer]:
-        """A job as it is now, then each time it has changed, until it has ended; whatever happens to the connection."""
-        attempts, seen = Attempts(deadline_s), -1
+    def watch(self, job_id: str, *, deadline_s: float | None = None) -> Iterator[JobAnswer]:
+        """A job as it is now, then each time it has changed, until it has ended; `deadline_s` as in `wait`."""
+        attempts, seen = following(deadline_s, self.deadline_s), -1
+        job: JobAnswer | None = None
         while True:
             try:
                 for job in self._events(job_id, seen, attempts):
@@ -284,17 +284,19 @@ class Client:
                     if is_over(job):
                         return
             except (Refused, Unreachable) as error:
-                time.sleep(attempts.wait_s(error))
+                time.sleep(attempts.wait_s(unended(error, job)))
 
     def wait(
-        self, job_id: str, *, deadline_s: float = math.inf, on_change: Callable[[JobAnswer], object] = ignore
+        self, job_id: str, *, deadline_s: float | None = None, on_change: Callable[[JobAnswer], object] = ignore
     ) -> JobAnswer:
-        """Wait until a job has ended.
+        """Wait until a job has ended, across broken connections and restarts of its server.
 
         Parameters
         ----------
         job_id : str
-        deadline_s : float
+        deadline_s : float, optional
+            How long to wait, whatever happens meanwhile; infinity for no end. By default as long as the server answers,
+            even if the job is queued for days: until it has not answered for the client's own `deadline_s`.
         on_change : callable (job)
             Called with the job as it is now, and each time it has changed; ``progress`` goes from 0 to 1.
 
@@ -307,6 +309,8 @@ class Client:
         ------
         Refused
             The job failed: with its error.
+        Unreachable
+            It has not ended in time, or its server is gone; the reason says what was last heard of the job.
         """
         for job in self.watch(job_id, deadline_s=deadline_s):
             on_change(job)
@@ -336,6 +340,7 @@ class Client:
             if response.status_code == HTTPStatus.OK:
                 for line in response.iter_lines():
                     attempts.check(self.url)
+                    attempts.hear()
                     if job := event.take(line):
                         yield job
                 raise Unreachable(self.url, "the stream of events has ended before the job")

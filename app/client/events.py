@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from conv_advisor.data.errors import Refused
+from conv_advisor.data.errors import Refused, Unreachable
 
 if TYPE_CHECKING:
     from conv_advisor.app.jobs.answers import JobAnswer
@@ -45,6 +45,14 @@ def ended(job: JobAnswer) -> JobAnswer:
     if job["error"] is not None:
         raise Refused(job["error"])
     return job
+
+
+def unended(error: Refused | Unreachable, job: JobAnswer | None) -> Refused | Unreachable:
+    """The error that ends a wait, with what was heard of the job: one that nobody takes is still queued, and why."""
+    if job is None or isinstance(error, Refused):
+        return error
+    said = f" ({job['message']})" if job.get("message") else ""
+    return Unreachable(error.url, f"job {job['id']} is {job['state']}{said} and has not ended: {error.reason}")
 
 
 def ignore(_job: JobAnswer) -> None:

@@ -47,12 +47,18 @@ class EventStream(EventSourceResponse):
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = False
+
         async def send_in_time(message: Message) -> None:
+            nonlocal is_open
+            is_open = message.get("more_body", message["type"] == "http.response.start")
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await send(message)
 
         try:
             await super().__call__(scope, receive, send_in_time)
+            if is_open:  # its client has hung up, as listeners do: that is no response which broke off
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
             log.info("%s: its client has read nothing for %g s", scope["path"], SEND_TIMEOUT_S)
         finally:

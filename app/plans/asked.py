@@ -32,6 +32,8 @@ def network_from(model: str, *, batch: int, dtype: DType, dims: Mapping[str, int
     InvalidInput, UnknownNetwork, NotInstalled
     """
     name = model.removeprefix(TORCHVISION)
+    if dims and (name != model or is_network(name)):
+        raise InvalidInput("dims", ",".join(f"{name}={size}" for name, size in dims.items()), "only with an ONNX file")
     if name != model:
         try:
             return network_of(read_outline(exported(name), batch=batch), model, dtype)

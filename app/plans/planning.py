@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,9 @@ from conv_advisor.app.plans.onnx_network import network_of
 from conv_advisor.app.plans.parameters import NetworkParameters, PlanParameters, batches_of, dims_of
 from conv_advisor.app.plans.reading import read_outline
 from conv_advisor.data.counting import counted
-from conv_advisor.data.errors import InvalidInput, QueueFull
+from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, QueueFull
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advice import Advice
 from conv_advisor.models.planning.conversion import UNCOUNTED, converter
 from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Plan, make_plan
@@ -32,7 +35,7 @@ MAX_DIFFERENT: Final = 5000
 _PLANNERS: Final = BoundedSemaphore(AT_ONCE)
 
 
-def plan_network(known: Known, network: Network, limits: Limits) -> Plan:
+def plan_network(known: Known, network: Network, limits: Limits, check: Callable[[], object] = lambda: None) -> Plan:
     """Layout and variant of every convolution of a network, by one tree and what was measured.
 
     Parameters
@@ -41,6 +44,8 @@ def plan_network(known: Known, network: Network, limits: Limits) -> Plan:
     network : Network
     limits : Limits
         The workspace is that of the whole network; see `make_plan`.
+    check : callable
+        Called after the advice on each convolution; what it raises ends the plan.
 
     Raises
     ------
@@ -51,7 +56,13 @@ def plan_network(known: Known, network: Network, limits: Limits) -> Plan:
         network = replace(network, remarks=(*network.remarks, UNCOUNTED))
     if advisor.loan is not None:
         network = replace(network, remarks=(*network.remarks, advisor.loan.reason))
-    return make_plan(network, lambda problems: advise(known, advisor, problems, limits), converter(advisor))
+
+    def checked(problems: Sequence[ConvProblem]) -> Iterator[Advice | ConvAdvisorError]:
+        for answer in advise(known, advisor, problems, limits):
+            check()
+            yield answer
+
+    return make_plan(network, checked, converter(advisor))
 
 
 def plan_known(service: Service, asked: NetworkParameters) -> Plans:
@@ -59,7 +70,7 @@ def plan_known(service: Service, asked: NetworkParameters) -> Plans:
 
     Raises
     ------
-    UnknownNetwork, InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
+    UnknownNetwork, InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError, WorkerError
     """
     return _plans(service, asked, lambda batch: known_network(asked.name, batch=batch, dtype=asked.dtype))
 
@@ -69,17 +80,14 @@ def plan_model(service: Service, body: bytes, asked: PlanParameters) -> Plans:
 
     Raises
     ------
-    InvalidInput, NotInstalled, QueueFull, NoAdvice, UnknownDevice, ModelRejected, StoreError
+    InvalidInput, NotInstalled, QueueFull, NoAdvice, UnknownDevice, ModelRejected, StoreError, WorkerError
     """
     dims = dims_of(asked.dims)
     if not _PLANNERS.acquire(blocking=False):
         raise QueueFull(f"{AT_ONCE} models are being planned already")
     try:
-        return _plans(
-            service,
-            asked,
-            lambda batch: network_of(read_outline(body, batch=batch, dims=dims), asked.name, asked.dtype),
-        )
+        outline = partial(read_outline, body, dims=dims, check=service.check)
+        return _plans(service, asked, lambda batch: network_of(outline(batch=batch), asked.name, asked.dtype))
     finally:
         _PLANNERS.release()
 
@@ -92,5 +100,5 @@ def _plans(service: Service, asked: PlanParameters, network: Callable[[int], Net
         if count * len(batches) > MAX_DIFFERENT:
             said = f"{count} different convolutions in {counted(len(batches), 'batch', 'batches')}"
             raise InvalidInput("model", said, f"at most {MAX_DIFFERENT} over all batches")
-        plans[batch] = plan_network(service, whole, limits)
+        plans[batch] = plan_network(service, whole, limits, service.check)
     return plans

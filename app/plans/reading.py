@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Final
+import time
+from collections.abc import Callable, Mapping
+from tempfile import TemporaryFile
+from typing import IO, Final
 
 import msgspec
 
@@ -20,11 +22,18 @@ MAX_MODEL_BYTES: Final = 2**30
 """Longest model; protobuf has none beyond 2 GiB."""
 _PATIENCE_S: Final = 6 * onnx_reader.CPU_S
 """For a reader that gets its CPU time on a busy machine; it ends by itself when that is spent."""
+_CHECK_EVERY_S: Final = 0.25
 
 _NEEDED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
 
 
-def read_outline(body: bytes | memoryview, *, batch: int, dims: Mapping[str, int] | None = None) -> Outline:
+def read_outline(
+    body: bytes | memoryview,
+    *,
+    batch: int,
+    dims: Mapping[str, int] | None = None,
+    check: Callable[[], object] = lambda: None,
+) -> Outline:
     """The outline of a model for one batch.
 
     Parameters
@@ -35,6 +44,8 @@ def read_outline(body: bytes | memoryview, *, batch: int, dims: Mapping[str, int
         Stands for the first dimension of its inputs.
     dims : mapping of str to int
         Sizes of other symbolic dimensions by name.
+    check : callable
+        Called now and then while the process reads; what it raises ends that.
 
     Raises
     ------
@@ -48,14 +59,14 @@ def read_outline(body: bytes | memoryview, *, batch: int, dims: Mapping[str, int
     if not 1 <= batch <= MAX_BATCH:
         raise InvalidInput("batch", batch, f"an integer from 1 to {MAX_BATCH}")
     head = msgspec.json.encode(Request(batch, dict(dims or {}))) + b"\n"
-    answer = _asked(head + bytes(body))
+    answer = _asked(head, body, check)
     if answer.fault is not None:
         raise InvalidInput(answer.fault.field, answer.fault.value, answer.fault.allowed)
     assert answer.outline is not None  # noqa: S101 - it answers one of both
     return answer.outline
 
 
-def _asked(sent: bytes) -> Read:
+def _asked(head: bytes, body: bytes | memoryview, check: Callable[[], object]) -> Read:
     allowed = (
         f"one that is read within {onnx_reader.CPU_S} s of CPU time and {onnx_reader.MEMORY_BYTES} bytes of memory"
     )
@@ -64,13 +75,38 @@ def _asked(sent: bytes) -> Read:
     environment = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     try:
-        done = subprocess.run(  # noqa: S603 - our own words
-            command, input=sent, capture_output=True, timeout=_PATIENCE_S, check=False, env=environment
-        )
-        return msgspec.msgpack.decode(done.stdout, type=Read)
+        with (
+            _file(head, body) as sent,
+            subprocess.Popen(  # noqa: S603 - our own words
+                command, stdin=sent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+            ) as reader,
+        ):
+            try:
+                return msgspec.msgpack.decode(_answer(reader, check), type=Read)
+            finally:
+                reader.kill()  # which has ended, unless it is given up
     except subprocess.TimeoutExpired:
-        raise InvalidInput("model", f"{len(sent)} bytes", allowed) from None
+        raise InvalidInput("model", f"{len(body)} bytes", allowed) from None
     except msgspec.MsgspecError:
         raise InvalidInput(
-            "model", f"{len(sent)} bytes, of which reading ended with {done.returncode}", allowed
+            "model", f"{len(body)} bytes, of which reading ended with {reader.returncode}", allowed
         ) from None
+
+
+def _file(*parts: bytes | memoryview) -> IO[bytes]:
+    """A file in memory, where the system has such: to write into a pipe is to wait for who reads it."""
+    file = os.fdopen(os.memfd_create("model"), "w+b") if hasattr(os, "memfd_create") else TemporaryFile()  # noqa: SIM115
+    file.writelines(parts)
+    file.seek(0)
+    return file
+
+
+def _answer(reader: subprocess.Popen[bytes], check: Callable[[], object]) -> bytes:
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return reader.communicate(timeout=min(_CHECK_EVERY_S, _PATIENCE_S))[0]
+        except subprocess.TimeoutExpired:
+            check()
+            if time.monotonic() >= until:
+                raise

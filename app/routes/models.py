@@ -50,7 +50,7 @@ async def retrain(request: Request, key: KeyHeader = None) -> JSONResponse:
 
 @router.put(
     "/v1/models/active",
-    responses=documented(404, 409, 413, 415, 503, answer=ModelAnswer),
+    responses=documented(400, 404, 409, 413, 415, 503, answer=ModelAnswer),
     openapi_extra=body_of(ActivateRequest),
 )
 async def activate(request: Request) -> JSONResponse:

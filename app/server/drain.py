@@ -155,7 +155,7 @@ def run(app: FastAPI, **options: Any) -> None:
         app.state.service.stop_soon()
 
     def on_late() -> None:
-        app.state.service.worker.give_up()
+        app.state.service.give_up()
 
     server = Server(config, on_stop, on_late)
     with suppress(KeyboardInterrupt):

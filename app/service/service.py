@@ -24,7 +24,7 @@ from conv_advisor.app.wire.body import Budget, json_body
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.app.workers.opening import OpenEngine
-from conv_advisor.data.errors import ConvAdvisorError, StoreError
+from conv_advisor.data.errors import ConvAdvisorError, StoreError, WorkerError
 from conv_advisor.data.measurement import Measurement
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
@@ -89,7 +89,7 @@ class Service:
         self._timings = timings
         self.worker = Worker(settings, open_engine)
         self.readiness = Readiness(self._unready)
-        self._is_stopping = False
+        self._is_stopping = self._is_given_up = False
 
     def start(self) -> None:
         """Open the store and take up its jobs; what takes longer follows in the background.
@@ -128,6 +128,22 @@ class Service:
         """Say from now on that the service is not ready, and end what would last as long as it does."""
         self._is_stopping = True
         self.streams.end()
+
+    def give_up(self) -> None:
+        """Give up what is not done: each who waits for it is told so."""
+        self._is_given_up = True
+        self.worker.give_up()
+
+    def check(self) -> None:
+        """See that long work on a thread, which nobody can stop, is still waited for.
+
+        Raises
+        ------
+        WorkerError
+            It is not: see `give_up`.
+        """
+        if self._is_given_up:
+            raise WorkerError("the service is being stopped")
 
     def json_body(self, request: Request) -> AbstractAsyncContextManager[bytes]:
         """A JSON body within what all of them may hold; see `app.wire.body.json_body`."""

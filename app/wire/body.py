@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from conv_advisor.app.wire.distinct import check_distinct
 from conv_advisor.data.errors import InvalidTensor, QueueFull
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -209,9 +210,11 @@ def parse_json(model: type[Model], text: bytes) -> Model:
 
     Raises
     ------
-    RequestValidationError
+    RequestValidationError, InvalidInput
     """
-    return _reported(lambda: model.model_validate_json(text, strict=True))
+    found = _reported(lambda: model.model_validate_json(text, strict=True))
+    check_distinct(text)
+    return found
 
 
 def parse_strings(model: type[Model], values: Mapping[str, str]) -> Model:

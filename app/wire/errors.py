@@ -116,7 +116,11 @@ async def _on_malformed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
     found = error.errors()
     faults = [
-        {"field": ".".join(map(str, fault["loc"])), "detail": fault["msg"], "value": repr(fault.get("input"))[:120]}
+        {
+            "field": ".".join(map(str, fault["loc"])),
+            "detail": fault["msg"].removeprefix("Value error, "),
+            "value": repr(fault.get("input"))[:120],
+        }
         for fault in found[:_MAX_REPORTED]
     ]
     first = f"{faults[0]['field']}: {faults[0]['detail']}" if faults else "the payload cannot be read"

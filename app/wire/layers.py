@@ -12,7 +12,7 @@ import numpy as np
 
 from conv_advisor.app.wire.pasted import called, is_call
 from conv_advisor.app.wire.spellings import automatic_pads, in_our_words
-from conv_advisor.data import table
+from conv_advisor.data import layer_names, table
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import InvalidInput, InvalidProblem
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
@@ -161,6 +161,8 @@ def _plainly(layer: Named, common: Named) -> _Plain | None:
         return meaning.sizes(values + _USUAL), *kind, None
     short = values[meaning.layer]
     row = table.row_of_short(short)
+    if meaning.says_sizes and "x" in short:  # which says all of it, and may say something else
+        return None
     if row is None or not meaning.says_sizes:
         return (row, *kind, short) if row else None
     return meaning.sizes(values + row), *kind, None
@@ -187,10 +189,26 @@ def _carefully(layer: Named, common: Named) -> ConvProblem:
             raise InvalidProblem(name, None, f"an integer; or layer, such as {LAYER}")
         if written is not None and name in fields:
             raise InvalidProblem(name, fields[name], "not together with layer, which sets it")
+    if written is not None and not fields.keys() <= _KIND:
+        _check_said(fields, written)
     fields |= _epilogue_of(fields, written)
     if auto_pad is not None:
         fields |= _automatic_pads(auto_pad, fields, written)
     return ConvProblem(**fields) if written is None else ConvProblem.parse(written, **fields)
+
+
+def _check_said(fields: Mapping[str, Any], written: str) -> None:
+    """See that nothing is named otherwise than behind the sizes of the short form.
+
+    Raises
+    ------
+    InvalidProblem
+    """
+    said = layer_names.read(written, MAX_ELEMENTS)
+    for name in filter(fields.__contains__, table.SIZES):
+        word, value = "end" if name.endswith("_end") else name.partition("_")[0], fields[name]
+        if f"-{word}" in written and said.get(name, value) != value:
+            raise InvalidProblem(name, value, f"not together with layer, which sets {said[name]}")
 
 
 def _epilogue_of(fields: dict[str, Any], written: str | None) -> dict[str, Epilogue]:

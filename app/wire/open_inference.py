@@ -13,6 +13,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
+from conv_advisor.app.wire.distinct import check_distinct
 from conv_advisor.app.wire.safetensors import MAX_DIMENSIONS, as_bytes, check_names, checked_shape, numbers
 from conv_advisor.data.errors import InvalidTensor
 
@@ -106,13 +107,14 @@ def read_inference(
 
     Raises
     ------
-    InvalidTensor
+    InvalidInput
         Naming what is false.
     """
     try:
         asked = _DECODER.decode(body[:json_bytes].data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidTensor("body", str(error), "an inference request in JSON") from None
+    check_distinct(body[:json_bytes].tobytes())
     check_names("inputs", (each.name for each in asked.inputs), names, optional)
     for wanted in asked.outputs:
         if wanted.name != output:

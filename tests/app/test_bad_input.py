@@ -385,3 +385,8 @@ def test_a_header_that_is_given_twice_is_refused(client: Client, name: str) -> N
     others = [] if name == "host" else [("host", "localhost")]
     problem = is_problem(client.get("/v1/networks", headers=[*others, *twice]), 400, "bad-request")
     assert problem["detail"] == f"the header {name} is given more than once; allowed: once"
+
+
+def test_a_number_that_is_none_is_said_in_our_words(client: Client) -> None:
+    problem = is_problem(client.get(f"/v1/advice?layer={LAYER}&max_workspace_bytes=1e6"), 422, "unprocessable-entity")
+    assert problem["detail"] == "query.max_workspace_bytes: an integer in plain digits"

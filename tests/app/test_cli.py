@@ -338,7 +338,7 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("advise", "8-1-3-4-3", "--device", "nvidia-h20"), "unknown device 'nvidia-h20'; did you mean 'nvidia-h200'?"),
         (("variants", "8-1-3-4-3", "--device", "A10O"), "unknown device 'A10O'; did you mean 'a10"),
         (("advise",), "layer is ''; allowed: a layer, several, or --from"),
-        (("advise", "8-1-3-4-3", "--from", "-"), "layer is '8-1-3-4-3'; allowed: a layer, several, or --from"),
+        (("advise", "8-1-3-4-3", "--from", "-"), "--from is '-'; allowed: not together with layers"),
         (("advise", "--from", "nowhere.txt"), "--from is 'nowhere.txt'; allowed: a readable text file"),
         (("advise", "8-1-3-4-3", "9-1-3-4-3", "--pareto"), "layer is '2 layers'; allowed: one layer, with --pareto"),
         (("advise", "8-1-3-4-3", "--stride", "2.5"), "--stride is '2.5'; allowed: a number, or two of height and"),

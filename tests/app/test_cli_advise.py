@@ -63,7 +63,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         output, errors = capsys.readouterr()
         assert (ended.value.code or 0) == status, errors
         assert "Traceback" not in errors
-        return output
+        return output or errors
 
     return run
 
@@ -77,6 +77,32 @@ def test_the_answer_comes_first_in_one_line(run: Run) -> None:
     assert re.search(r"[0-9.]+ µs measured, [0-9.]+× ahead of cuDNN's best, [0-9.]+× ahead of PyTorch's default", first)
     assert first.endswith(" workspace")
     assert second.startswith(f"{LAYER} float32 nchw on {DEVICE}, tree ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("advise", LAYER, "--device", ""), "'--device': ''; leave it out for the default"),
+        (("plan", "alexnet", "--device", ""), "'--device': ''; leave it out for the default"),
+        (("plan", "alexnet", "--dims", "height=3"), "dims is 'height=3'; allowed: only with an ONNX file"),
+        (
+            ("sweep", "--output", "/nowhere/rows.parquet"),
+            "--output is '/nowhere/rows.parquet'; allowed: a file in a folder",
+        ),
+        (("jobs", "list", "--limit", "0"), "'--limit': '0': Input should be greater"),
+        (("variants", LAYER, "--device", ""), "'--device': ''; leave it out for the default"),
+        (("variants", "--device", DEVICE), f"--device is '{DEVICE}'; allowed: only with a layer"),
+        (("advise", LAYER, "--from", "-"), "--from is '-'; allowed: not together with layers on the command line"),
+        (("advise", LAYER, "--pareto", "--max-error", "-1"), "'--max-error': '-1': Input should be greater"),
+        (("advise", f"{LAYER}-relu", "--activation", "silu"), "activation is 'silu'; allowed: not together with layer"),
+        (
+            ("advise", f"{LAYER}-stride2", "--stride", "1"),
+            "stride_h is 1; allowed: not together with layer, which sets 2",
+        ),
+    ],
+)
+def test_options_that_contradict_or_say_nothing_are_refused(run: Run, words: tuple[str, ...], said: str) -> None:
+    assert said in " ".join(run(*words, status=2).split())
 
 
 @pytest.mark.parametrize("columns", [80, 60])

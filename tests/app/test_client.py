@@ -490,6 +490,41 @@ def test_streams_that_end_before_their_job_are_asked_for_until_the_deadline(is_a
 
 
 @both
+def test_a_job_whose_server_is_gone_is_waited_for_no_longer_than_a_request(is_async: bool) -> None:
+    queued = JOB | {"message": "no worker of x is at this server"}
+    script = Script(stream(queued), *[httpx.ConnectError("refused")] * 100)
+    with pytest.raises(Unreachable, match=r"j1 is queued \(no worker of x is at this server\).*ConnectError: refused"):
+        script.ask(is_async, "wait", "j1", deadline_s=0.3)
+    assert 2 < len(script.asked) < 100
+
+
+def test_a_deadline_that_is_given_is_kept_though_the_server_is_away() -> None:
+    done = JOB | {"state": "succeeded", "revision": 1, "finished_at": "2026-01-01T00:00:00+00:00"}
+    away = [httpx.ConnectError("refused")] * 4
+    for within_s in (60.0, math.inf):
+        assert (
+            Script(stream(JOB), *away, stream(done)).ask(False, "wait", "j1", within_s=within_s, deadline_s=1e-3)
+            == done
+        )
+
+
+def test_a_stream_that_says_anything_shows_that_its_server_is_there() -> None:
+    clock = Clock()
+    attempts = Attempts(math.inf, clock, chance=lambda: 0.0, patience_s=10.0)
+    gone = Unreachable("http://server", "refused")
+    for _ in range(3):
+        attempts.wait_s(gone)
+        clock.now_s += 9
+        attempts.wait_s(gone)
+        attempts.hear()
+        clock.now_s += 3600
+    attempts.wait_s(gone)
+    clock.now_s += 10
+    with pytest.raises(Unreachable):
+        attempts.wait_s(gone)
+
+
+@both
 def test_whoever_may_see_a_job_and_not_its_events_is_told_so(is_async: bool) -> None:
     script = Script(problem(UNKNOWN | {"status": 403}), httpx.Response(200, json=JOB))
     with pytest.raises(Refused) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -44,6 +45,10 @@ LAYERS = st.one_of(
 )
 
 
+SAID = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w", "groups")
+"""What a short form may say behind its sizes."""
+
+
 def spelled_out(given: dict[str, Any]) -> dict[str, Any]:
     """Pairs as their two members, where those are not named."""
     found = dict(given)
@@ -64,9 +69,19 @@ def alone(common: dict[str, Any], layer: Any) -> ConvProblem | str:
             missing = next((name for name in "nchwkrs" if name not in given), None)
             return f"{missing} is None" if missing else ConvProblem(**given)
         beside = next((name for name in "nchwkrs" if name in given), None)
-        return f"{beside} is {given[beside]}" if beside else ConvProblem.parse(short, **given)
+        if beside:
+            return f"{beside} is {given[beside]}"
+        again = next((name for name in SAID if name in given and contradicts(short, name, given[name])), None)
+        return f"{again} is {given[again]}" if again else ConvProblem.parse(short, **given)
     except InvalidInput as error:
         return str(error)
+
+
+def contradicts(short: str, name: str, value: Any) -> bool:
+    """Whether a short form says something else behind its sizes."""
+    part, _, side = name.partition("_")
+    match = re.search(rf"-{part}(\d+)(?:x(\d+))?", short)
+    return match is not None and value != int(match[2] if side == "w" and match[2] else match[1])
 
 
 def said(problem: ConvProblem | InvalidInput, as_far_as: ConvProblem | str) -> ConvProblem | str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,26 @@ def test_answers_that_nobody_reads_are_bounded_together() -> None:
 def test_a_share_of_the_descriptors_is_left(monkeypatch: pytest.MonkeyPatch, descriptors: int, most: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (descriptors, descriptors))
     assert most_connections() == most
+
+
+def limited(limit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python where so many files may be open, soft and hard."""
+    command = ["prlimit", f"--nofile={limit}", sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_server_that_may_open_too_few_files_says_so_and_does_not_start(tmp_path: Path) -> None:
+    done = limited("20:200", "-m", "conv_advisor", "serve", "--port", "0", "--home", str(tmp_path / "home"))
+    assert done.returncode == 2
+    assert "RLIMIT_NOFILE is 200; allowed: at least 256 open files" in done.stderr
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(("limit", "raised"), [("20:4096", "1024"), ("20:512", "512"), ("300:4096", "300")])
+def test_a_limit_that_is_too_low_is_raised_where_it_may_be(limit: str, raised: str) -> None:
+    ensure = "from conv_advisor.app.server.descriptors import ensure_descriptors; ensure_descriptors()"
+    done = limited(limit, "-c", f"{ensure}; import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])")
+    assert done.stdout.strip() == raised, done.stderr
 
 
 def test_a_client_that_does_not_begin_tls_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -27,7 +29,7 @@ from conv_advisor.app.plans.planning import plan_network
 from conv_advisor.app.plans.reading import read_outline
 from conv_advisor.app.settings import load_settings
 from conv_advisor.data.epilogue import EVERY_EPILOGUE
-from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice
+from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice, WorkerError
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Rival
@@ -384,13 +386,13 @@ def test_a_module_beside_the_model_is_not_run(tmp_path: Path, monkeypatch: pytes
 
 def test_the_reading_process_is_told_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONV_ADVISOR_STORE_URL", "postgresql://advisor:secret@host/db")
-    told, run = {}, subprocess.run
+    told, start = {}, subprocess.Popen
 
     def noting(*command: object, env: dict[str, str], **more: object) -> object:
         told.update(env)
-        return run(*command, env=env, **more)
+        return start(*command, env=env, **more)
 
-    monkeypatch.setattr(reading.subprocess, "run", noting)
+    monkeypatch.setattr(reading.subprocess, "Popen", noting)
     assert read_outline(block(), batch=1).nodes
     assert "PATH" in told
     assert not any("secret" in value for value in told.values())
@@ -400,6 +402,23 @@ def test_a_reader_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(reading, "_PATIENCE_S", 0.01)
     with pytest.raises(InvalidInput, match="s of CPU time"):
         read_outline(block(), batch=1)
+
+
+def test_a_reader_is_ended_with_whoever_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def hanging(_command: object, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start([sys.executable, "-c", "import time; time.sleep(600)"], **options))
+        return started[0]
+
+    def check() -> None:
+        raise WorkerError("the service is being stopped")
+
+    monkeypatch.setattr(reading.subprocess, "Popen", hanging)
+    with pytest.raises(WorkerError):
+        read_outline(block(), batch=1, check=check)
+    assert started[0].poll() == -signal.SIGKILL
 
 
 def test_shapes_that_a_file_claims_are_not_believed() -> None:

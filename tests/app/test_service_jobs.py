@@ -357,6 +357,28 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
     asyncio.run(listen())
 
 
+def test_a_stream_whose_listener_hangs_up_ends_as_any_does() -> None:
+    """One that broke off would be an error in the log."""
+    sent: list[Any] = []
+
+    async def content() -> AsyncIterator[bytes]:
+        while True:
+            yield b": more\n\n"
+            await asyncio.sleep(0.01)
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.1)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "path": "/", "asgi": {"spec_version": "2.3"}}
+    asyncio.run(EventStream(content())(scope, receive, send))
+    assert len(sent) > 2
+    assert [message.get("more_body") for message in sent[-2:]] == [True, False]
+
+
 def test_the_queue_of_jobs_is_bounded_but_a_known_key_is_answered(tmp_path: Path) -> None:
     with serving(tmp_path, max_queue=2) as own:
         waiting = MEASURE | {"device": "nvidia-h200"}  # which nobody here has

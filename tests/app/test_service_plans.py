@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,26 @@ def test_more_than_can_be_planned_in_time_is_refused(client: Client, monkeypatch
     assert problem["field"] == "model"
     assert "3 different convolutions in 3 batches" in problem["detail"]
     assert "at most 6" in problem["allowed"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_plan_ends_with_the_service(client: Client, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    service, advise, advised = client.app.state.service, planning.advise, []
+    monkeypatch.setattr(service, "_is_given_up", False)  # so that it is so again
+    monkeypatch.setattr(service.worker, "give_up", lambda: None)
+
+    def advise_until_the_end(*given: Any) -> Iterator[Any]:
+        for answer in advise(*given):
+            advised.append(answer)
+            service.give_up()
+            yield answer
+
+    monkeypatch.setattr(planning, "advise", advise_until_the_end)
+    body = block() if method == "POST" else b""
+    response = client.request(method, f"/v1/plans?{FOR}&name=resnet50", content=body, headers=ONNX)
+    is_problem(response, 503, "worker-error")
+    assert response.headers["retry-after"]
+    assert len(advised) == 1
 
 
 def test_a_model_has_its_place_until_it_is_planned(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,32 @@ def test_another_database_may_be_named(monkeypatch):
     assert load_settings().store_url == "postgresql://db/advice"
 
 
+@pytest.mark.parametrize("url", ["advice.db", "mysql://user:hunter2@db/advice", "postgresql:/hunter2"])
+def test_a_database_that_is_none_of_ours_is_refused_without_its_password(monkeypatch, url):
+    monkeypatch.setenv("CONV_ADVISOR_DATABASE_URL", url)
+    with pytest.raises(InvalidInput) as caught:
+        load_settings()
+    assert str(caught.value).startswith("CONV_ADVISOR_DATABASE_URL is 'not shown'; allowed: postgresql://")
+    assert "hunter2" not in repr(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"TLS_CERTIFICATE": "/nowhere.pem"}, "tls_certificate is '/nowhere.pem'; allowed: a PEM file"),
+        ({"TLS_CERTIFICATE": __file__}, "test_settings.py'; allowed: a PEM file"),
+        ({"TLS_CERTIFICATE": __file__, "TLS_KEY": "/nowhere.pem"}, "test_settings.py, tls_key /nowhere.pem'; allowed"),
+        ({"TLS_KEY": "/nowhere.pem"}, "tls_key is '/nowhere.pem'; allowed: only with tls_certificate"),
+    ],
+)
+def test_https_that_cannot_be_spoken_is_refused_by_file(monkeypatch, tmp_path, given, said):
+    for name, value in ({"HOME": str(tmp_path), "PORT": "0", "DEVICE": "cpu"} | given).items():
+        monkeypatch.setenv(PREFIX + name, value)
+    done = CliRunner().invoke(cli, ["serve"])
+    assert isinstance(done.exception, InvalidInput)
+    assert said in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -99,6 +99,23 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"layer": "14-1-3-256-128-bias", "activation": "relu"},
         "activation is 'relu'; allowed: not together with layer, which sets bias",
     ),
+    "stride twice": (
+        {"layer": "14-1-3-256-128-stride2", "stride": 1},
+        "stride_h is 1; allowed: not together with layer, which sets 2",
+    ),
+    "stride twice, in the long form": (
+        {"layer": "14x14-1-3x3-256-128-stride2x2-pad1x1-dilation1x1-groups1", "stride_w": 1},
+        "stride_w is 1; allowed: not together with layer, which sets 2",
+    ),
+    "padding twice": (
+        {"layer": "14-1-3-256-128-pad0", "pads": [1, 1, 1, 1]},
+        "pad_h is 1; allowed: not together with layer, which sets 0",
+    ),
+    "end twice": (
+        {"layer": "14-1-3-256-128-end2", "pads": [1, 1, 1, 1]},
+        "pad_h_end is 1; allowed: not together with layer, which sets 2",
+    ),
+    "groups twice": ({"layer": "14-1-3-256-128-groups4", "groups": 2}, "groups is 2; allowed: not together with layer"),
     "dtype": ({**SIZES, "dtype": "fp8"}, "dtype is 'fp8'; allowed: float32, tf32, float16, bfloat16"),
     "layout": ({**SIZES, "layout": "hwcn"}, "layout is 'hwcn'; allowed: nchw, nhwc"),
     "input of a name": ({"layer": "14-1-3-256-128", "input": "1x1x1x1"}, "input is '1x1x1x1'; allowed: only together"),
