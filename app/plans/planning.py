@@ -17,7 +17,7 @@ from conv_advisor.app.plans.reading import read_outline
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, QueueFull
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advice import Advice
+from conv_advisor.models.advice.advice import Advice
 from conv_advisor.models.planning.conversion import UNCOUNTED, converter
 from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Plan, make_plan
