@@ -51,7 +51,7 @@ def kinds(network: nn.Module, *inputs: Any, monkeypatch: Any, **options: Any) ->
 
 
 def in_float64(network: nn.Module, *inputs: Any) -> Any:
-    """What eager PyTorch returns for all of it in float64."""
+    """What eager PyTorch returns for the network and its inputs in float64."""
     with torch.no_grad():
         return copy.deepcopy(network).double()(*(x.double() for x in inputs))
 

@@ -21,13 +21,13 @@ class EverythingAdvised:
     Attributes
     ----------
     takes_endings : bool
-        Whether it has variants for problems with an epilogue; what it was asked of others alone is remembered then.
+        Whether it has variants for problems with an epilogue; if not, it remembers problems without one alone.
     gains : dict of ConvProblem to float
-        Of all others the gain is 2.
+        All other problems gain 2.
     times_ms : dict of Layout to float
-        What every convolution takes, predicted and measured; where it says nothing nothing is predicted.
+        Time of every convolution, predicted and measured; a layout that is not in it has no prediction.
     conversion : float
-        What each conversion takes, ms.
+        Time of each conversion, ms.
     layouts : tuple of Layout
         Those that were chosen last.
     """

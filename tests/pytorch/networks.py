@@ -91,10 +91,10 @@ class FrozenBatchNorm(nn.Module):
         if self.is_reshaped_late:
             scale = self.weight * (self.running_var + self.eps).rsqrt()
             bias = self.bias - self.running_mean * scale
-            scale, bias = (each.reshape(1, -1, 1, 1).to(x.dtype) for each in (scale, bias))
+            scale, bias = (values.reshape(1, -1, 1, 1).to(x.dtype) for values in (scale, bias))
             return x * scale + bias
         weight, shift, mean, variance = (
-            each.reshape(1, -1, 1, 1) for each in (self.weight, self.bias, self.running_mean, self.running_var)
+            values.reshape(1, -1, 1, 1) for values in (self.weight, self.bias, self.running_mean, self.running_var)
         )
         scale = weight * (variance + self.eps).rsqrt()
         bias = shift - mean * scale
@@ -114,7 +114,7 @@ class SharedWeight(nn.Module):
 
 
 class TwoReaders(nn.Module):
-    """What a convolution returns is taken by its batch norm and by a sum: it must not be folded."""
+    """A batch norm and a sum read what a convolution returns: the batch norm must not be folded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Endings(nn.Module):
 
     @staticmethod
     def operators(activation: str) -> list[str]:
-        """What its convolutions become where all of it ends in them."""
+        """The operators that its convolutions become where all that follows ends in them."""
         return ["conv2d_v1" if activation == "none" else "conv2d_ending_v1", *["conv2d_ending_v1"] * 3]
 
 

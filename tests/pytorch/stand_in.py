@@ -35,7 +35,7 @@ from conv_advisor.torch.operators import conv2d as operator
 from conv_advisor.torch.operators import conv2d_ending as ending_operator
 
 CPU = -1
-"""What PyTorch has for the index of a tensor on a CPU, by which plans are loaded."""
+"""PyTorch's index of the device of a tensor on a CPU, by which plans are loaded."""
 
 
 @cache
@@ -124,7 +124,7 @@ def on_cpu_by_plan() -> Iterator[None]:
 
 
 def time_by(monkeypatch: pytest.MonkeyPatch, time_ms: Callable[[str], float]) -> None:
-    """Let trials run what they time once, and take a time by the name of what was called."""
+    """Let trials run what they time once, and take its time from a function of its name."""
 
     def run_once(_trial: Any, call: Callable[[], Any]) -> float:
         call()

@@ -76,8 +76,8 @@ def test_without_inductor_gradients_are_pytorchs(chooser: EverythingAdvised) -> 
     compiled(network, options={"inductor": False})(x).square().mean().backward()
     original(x).square().mean().backward()
     assert chooser.layers == {}
-    for got, wanted in zip(network.parameters(), original.parameters(), strict=True):
-        assert_near(got.grad, wanted.grad)
+    for parameter, own_parameter in zip(network.parameters(), original.parameters(), strict=True):
+        assert_near(parameter.grad, own_parameter.grad)
 
 
 def test_layers_are_told_by_the_names_of_their_modules(chooser: EverythingAdvised, quick: Any) -> None:
@@ -87,7 +87,7 @@ def test_layers_are_told_by_the_names_of_their_modules(chooser: EverythingAdvise
 
 
 class Counting(nn.Module):
-    """What a layer is called with, for what is declined."""
+    """A layer, and an activation behind it."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -207,8 +207,8 @@ def test_where_gradients_are_needed_the_graph_is_left_alone(chooser: EverythingA
     compiled(network)(x).square().mean().backward()
     expected(x).square().mean().backward()
     assert chooser.layers == {}
-    for got, wanted in zip(network.parameters(), expected.parameters(), strict=True):
-        assert_near(got.grad, wanted.grad)
+    for parameter, own_parameter in zip(network.parameters(), expected.parameters(), strict=True):
+        assert_near(parameter.grad, own_parameter.grad)
 
 
 def test_a_model_goes_from_inference_to_training_and_back(chooser: EverythingAdvised, quick: Any) -> None:

@@ -60,7 +60,7 @@ def plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 def forget() -> None:
-    """As a new process begins, but that the GPU is open."""
+    """Start as a new process does, but with the GPU open."""
     torch.compiler.reset()
     loaded.LOADED.clear()
     gpu = gpus.open_gpu(0)
@@ -244,7 +244,7 @@ def test_several_threads_each_on_its_stream(always: None, quick: Any) -> None:
     with torch.no_grad():
         call(x)
         inputs = [x * (index + 1) for index in range(4)]
-        expected = [network(each) for each in inputs]
+        expected = [network(images) for images in inputs]
     torch.cuda.synchronize()
 
     def run(index: int) -> None:
@@ -258,8 +258,8 @@ def test_several_threads_each_on_its_stream(always: None, quick: Any) -> None:
     for thread in threads:
         thread.join()
     torch.cuda.synchronize()
-    for index, wanted in enumerate(expected):
-        assert torch.allclose(outputs[index], wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))
+    for index, y in enumerate(expected):
+        assert torch.allclose(outputs[index], y, rtol=1e-3, atol=1e-3 * float(y.abs().max()))
 
 
 def test_a_variant_that_fails_leaves_its_layer_to_pytorch(
@@ -380,8 +380,8 @@ def test_scratch_memory_is_of_each_call(variant: str, epilogue: str) -> None:
             with torch.cuda.stream(stream):
                 graph.replay()
     torch.cuda.synchronize()
-    for y, wanted in zip(outputs, expected, strict=True):
-        assert torch.equal(y, wanted)
+    for got, y in zip(outputs, expected, strict=True):
+        assert torch.equal(got, y)
 
 
 @pytest.mark.parametrize("epilogue", ["", "bias-relu"])

@@ -74,9 +74,9 @@ UNCHECKABLE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 @pytest.mark.parametrize("name", UNCHECKABLE)
 def test_what_cannot_be_checked_is_said_and_left_as_it_was(name: str, chooser: EverythingAdvised) -> None:
-    returned, said = UNCHECKABLE[name]
+    returned, reason = UNCHECKABLE[name]
     network = Returning(returned)
-    with pytest.raises(InvalidInput, match=f"check is True; allowed: True for a model that {said}"):
+    with pytest.raises(InvalidInput, match=f"check is True; allowed: True for a model that {reason}"):
         conv_advisor.torch.optimize(network, random(2, 8, 6, 6), check=True)
     assert not any(type(module) is AdvisedConv2d for module in network.modules())
     assert conv_advisor.torch.optimize(network, random(2, 8, 6, 6)).n_swapped == 1

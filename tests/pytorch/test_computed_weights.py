@@ -98,7 +98,7 @@ def test_they_are_computed_outside_the_graph(
 ) -> None:
     network, x = copy.deepcopy(NETWORKS[name]).to(dtype), random(2, 4, 6, 5).to(dtype)
     chooser.takes_endings, chooser.conversion = True, 0.0
-    chooser.times_ms = {each: 0.01 if each is layout else 1.0 for each in Layout}
+    chooser.times_ms = {timed: 0.01 if timed is layout else 1.0 for timed in Layout}
     seen, y = kinds(network, x, monkeypatch=monkeypatch)
     assert [kind for kind in seen if kind not in ("item", "contiguous")] == ["conv2d_ending_v1"]
     assert {problem.layout for problem in chooser.layers} >= {layout}
@@ -161,8 +161,8 @@ def test_one_weight_in_two_convolutions_is_each_ones_own(chooser: EverythingAdvi
 
     x = random(2, 4, 6, 5)
     with torch.no_grad():
-        for got, wanted in zip(compiled(network)(x), network(x), strict=True):
-            assert_near(got, wanted)
+        for got, expected in zip(compiled(network)(x), network(x), strict=True):
+            assert_near(got, expected)
 
 
 def test_a_weight_that_its_module_keeps_is_computed_for_it_alone(

@@ -39,7 +39,7 @@ def ending(chooser: EverythingAdvised) -> EverythingAdvised:
 
 
 def epilogues(chooser: EverythingAdvised) -> list[str]:
-    """Those of the distinct problems that were asked."""
+    """The epilogues of the distinct problems that the chooser was asked for."""
     return sorted(str(problem.epilogue) for problem in chooser.layers)
 
 
@@ -217,25 +217,25 @@ CASES: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_ends_in_a_convolution(name: str, ending: EverythingAdvised, quick: Any) -> None:
-    function, wanted = CASES[name]
+    function, endings = CASES[name]
     x = random(2, 8, 6, 6)
     with torch.no_grad():
-        seen, given = x.clone(), x.clone()
-        expected = function(seen)
-        got = compiled(function)(given)
-    assert torch.allclose(given, seen, rtol=1e-4, atol=1e-5)
-    assert epilogues(ending) == sorted(wanted)
+        eager_x, compiled_x = x.clone(), x.clone()
+        expected = function(eager_x)
+        got = compiled(function)(compiled_x)
+    assert torch.allclose(compiled_x, eager_x, rtol=1e-4, atol=1e-5)
+    assert epilogues(ending) == sorted(endings)
     assert got.dtype == expected.dtype
     assert got.stride() == expected.stride()
     assert torch.allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_input_is_as_changed_as_it_would_be(ending: EverythingAdvised, quick: Any) -> None:
-    x, given = random(2, 8, 6, 6), random(2, 8, 6, 6)
+    eager_x, compiled_x = random(2, 8, 6, 6), random(2, 8, 6, 6)
     with torch.no_grad():
-        mutated_input(x)
-        compiled(mutated_input)(given)
-    assert torch.equal(x, given)
+        mutated_input(eager_x)
+        compiled(mutated_input)(compiled_x)
+    assert torch.equal(eager_x, compiled_x)
 
 
 def test_under_autocast_what_is_added_must_be_as_precise(ending: EverythingAdvised, quick: Any) -> None:
@@ -259,12 +259,13 @@ def operands(epilogue: Epilogue, layout: str, *, requires_grad: bool = False, dt
         return torch.randn(shape, generator=generator, dtype=dtype)
 
     x, weight, residual = (
-        each.to(memory_format=memory_format) for each in (tensor(2, 4, 5, 6), tensor(6, 2, 3, 3), tensor(2, 6, 3, 6))
+        values.to(memory_format=memory_format)
+        for values in (tensor(2, 4, 5, 6), tensor(6, 2, 3, 3), tensor(2, 6, 3, 6))
     )
     tensors = [x, weight, tensor(6) if epilogue.bias else None, residual if epilogue.residual else None]
     plan = plan_name(f"5x6-2-3x3-6-4-stride2x1-pad1x1-dilation1x1-groups2-{epilogue}-float32-{layout}")
-    given = [None if each is None else each.requires_grad_(requires_grad) for each in tensors]
-    return [*given, [2, 1], [1, 1], [1, 1], 2, epilogue.activation.value, plan]
+    leaves = [None if values is None else values.requires_grad_(requires_grad) for values in tensors]
+    return [*leaves, [2, 1], [1, 1], [1, 1], 2, epilogue.activation.value, plan]
 
 
 def by_pytorch(x: Any, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:
@@ -293,8 +294,8 @@ def test_it_is_what_pytorch_asks_of_an_operator(epilogue: str, layout: str, requ
 @pytest.mark.parametrize("activation", Activation)
 def test_its_gradients_are_those_of_pytorchs_own(activation: Activation) -> None:
     epilogue = Epilogue(bias=True, residual=True, activation=activation)
-    given, wanted = (operands(epilogue, "nchw", requires_grad=True) for _ in range(2))
-    conv2d_ending(*given).square().mean().backward()
-    by_pytorch(*wanted).square().mean().backward()
-    for got, expected in zip(given[:4], wanted[:4], strict=True):
+    arguments, own_arguments = (operands(epilogue, "nchw", requires_grad=True) for _ in range(2))
+    conv2d_ending(*arguments).square().mean().backward()
+    by_pytorch(*own_arguments).square().mean().backward()
+    for got, expected in zip(arguments[:4], own_arguments[:4], strict=True):
         assert torch.allclose(got.grad, expected.grad, atol=1e-5)

@@ -1,4 +1,4 @@
-"""How accurate what is chosen is: by the tree's laws before a measurement, against PyTorch's own convolution in one."""
+"""Accuracy of what is chosen: by the tree's laws before a measurement, against PyTorch's own convolution in one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from conv_advisor.torch.options import Options
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
 
 WINOGRAD = ConvProblem.parse("56-1-3-64-64", dtype="float32", layout="nchw")
-"""A layer of which the fastest variants are some times as far from float64 as what PyTorch runs."""
+"""A layer whose fastest variants are several times as far from float64 as what PyTorch runs."""
 HALF = ConvProblem.parse("28-32-3-512-256", dtype="float16", layout="nhwc")
 
 
@@ -64,14 +64,14 @@ def test_where_it_is_measured_a_law_has_room_to_be_wrong() -> None:
 
 @pytest.mark.parametrize("measure", [1, 3])
 def test_candidates_are_the_first_of_the_ranking_with_what_is_predicted(measure: int) -> None:
-    found = candidates(advisor(), HALF, Options(measure=measure))
+    chosen = candidates(advisor(), HALF, Options(measure=measure))
     ranking = advisor().advise(HALF).ranking
-    assert [choice.variant for choice in found] == [choice.variant for choice in ranking[: len(found)]]
-    assert 1 <= len(found) <= measure
-    assert all(choice.time_ms <= MOST_SLOWDOWN * found[0].time_ms for choice in found)
-    assert not any(choice.is_measured for choice in found)
-    assert found[0].gain is not None
-    assert "as predicted" in str(found[0])
+    assert [choice.variant for choice in chosen] == [choice.variant for choice in ranking[: len(chosen)]]
+    assert 1 <= len(chosen) <= measure
+    assert all(choice.time_ms <= MOST_SLOWDOWN * chosen[0].time_ms for choice in chosen)
+    assert not any(choice.is_measured for choice in chosen)
+    assert chosen[0].gain is not None
+    assert "as predicted" in str(chosen[0])
 
 
 LARGE = ConvProblem.parse("28-128-3-512-512", dtype="float16", layout="nhwc")
@@ -98,21 +98,21 @@ def test_a_variant_that_is_among_the_first_anyway_is_timed_once(monkeypatch: pyt
 
 
 def test_only_cudnns_where_no_other_may_run() -> None:
-    found = candidates(advisor(), HALF, Options(only_cudnn=True))
-    assert found
-    assert all((choice.variant or "").startswith("cudnn.") for choice in found)
+    chosen = candidates(advisor(), HALF, Options(only_cudnn=True))
+    assert chosen
+    assert all((choice.variant or "").startswith("cudnn.") for choice in chosen)
 
 
 def test_candidates_keep_within_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, advise = [], Advisor.advise
+    limits_seen, advise = [], Advisor.advise
 
     def remember(advisor: Advisor, problem: ConvProblem, **limits: Any) -> Any:
-        asked.append(limits)
+        limits_seen.append(limits)
         return advise(advisor, problem, **limits)
 
     monkeypatch.setattr(Advisor, "advise", remember)
     assert candidates(advisor(), WINOGRAD, Options(deterministic=True, max_workspace_bytes=0))
-    assert asked == [{"max_workspace_bytes": 0, "is_deterministic": True}]
+    assert limits_seen == [{"max_workspace_bytes": 0, "is_deterministic": True}]
 
 
 def test_where_nothing_applies_there_is_no_candidate() -> None:
@@ -131,7 +131,7 @@ class Convolves:
 
 
 class LeavesOut(Convolves):
-    """Writes the first image alone."""
+    """A variant that writes only the first image."""
 
     def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> None:
         others = y[1:].clone()
@@ -154,11 +154,11 @@ def test_an_error_is_held_against_that_of_pytorchs_own() -> None:
 
 
 class Cuts(Convolves):
-    """Cuts operands to tf32; or rounds them to the nearest."""
+    """A variant that cuts operands to tf32; where it is not off, it rounds them to the nearest."""
 
     def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> None:
         half = 0 if self._off else 0x1000
-        operands = (((each.view(torch.int32) + half) & -0x2000).view(torch.float32) for each in (x, weight))
+        operands = (((tensor.view(torch.int32) + half) & -0x2000).view(torch.float32) for tensor in (x, weight))
         y.copy_(own_convolution(*operands, [1, 1], [1, 1], [1, 1], 1, self._problem.key))
 
 

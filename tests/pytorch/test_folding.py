@@ -109,8 +109,8 @@ def test_blocks_that_share_a_graph_keep_weights_of_their_own(
         block.compile(backend=conv_advisor.torch.backend, options={"watch": is_watched})
     with torch.no_grad():
         for factor in (1, 1, 2, 1):
-            for each in (network, expected):
-                each[1].load_state_dict({key: factor * value for key, value in each[1].state_dict().items()})
+            for model in (network, expected):
+                model[1].load_state_dict({key: factor * value for key, value in model[1].state_dict().items()})
             if not is_watched:
                 conv_advisor.torch.refresh()
             for _ in range(2):

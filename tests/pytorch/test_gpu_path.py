@@ -1,4 +1,4 @@
-"""What lies between a graph and the kernels of a GPU, with kernels in NumPy: bias and residual reach them, and back."""
+"""The way from a graph to the kernels of a GPU and back, with kernels in NumPy: bias and residual reach them."""
 
 from __future__ import annotations
 
@@ -157,10 +157,10 @@ def test_networks_run_by_fused_variants(name: str, is_channels_last: bool, fake_
 
 
 def test_a_variant_keeps_no_more_than_names_of_memory(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
+    addresses: list[int] = []
 
     def array_of(shape: Any, dtype: Any, memory: Any) -> Any:
-        made.append(memory.address)
+        addresses.append(memory.address)
         return array_at(shape, dtype, memory)
 
     monkeypatch.setattr(running, "cupy", SimpleNamespace(ndarray=array_of))
@@ -169,15 +169,15 @@ def test_a_variant_keeps_no_more_than_names_of_memory(fake_gpu: FakeGpu, monkeyp
     operands = Operands(problem, "cpu")
     run = loaded.LOADED[problem.key, operands.x.shape, CPU]
     assert run is not None
-    given = (operands.x, operands.weight, torch.empty_like(operands.own()), *operands.ends)
-    run.run_into(*given)
-    made.clear()
-    run.run_into(*given)
-    assert made == []
+    tensors = (operands.x, operands.weight, torch.empty_like(operands.own()), *operands.ends)
+    run.run_into(*tensors)
+    addresses.clear()
+    run.run_into(*tensors)
+    assert addresses == []
     for _ in range(3):
         images = [torch.zeros_like(operands.x) for _ in range(running._MOST_KEPT)]
         for x in images:
-            run.run_into(x, *given[1:])
+            run.run_into(x, *tensors[1:])
     assert len(run._kept) <= running._MOST_KEPT
 
 
@@ -316,10 +316,10 @@ def test_pytorchs_time_is_of_the_convolution_and_one_elementwise_kernel(monkeypa
         monkeypatch.setattr(
             torch, name, lambda *tensors, name=name, inner=inner: (called.append(name), inner(*tensors))[1]
         )
-    for epilogue, wanted in {"": [], "bias": ["relu"], "silu": ["relu"], "bias-residual-gelu": ["add"]}.items():
+    for epilogue, operators in {"": [], "bias": ["relu"], "silu": ["relu"], "bias-residual-gelu": ["add"]}.items():
         called.clear()
         Operands(small(epilogue), "cpu").run_as_compiled()
-        assert called == wanted
+        assert called == operators
 
 
 @pytest.mark.parametrize(("launch_ms", "wanted"), [(0.003, 64), (0.02, 10), (0.15, 2), (3.0, 1)])
@@ -348,7 +348,7 @@ ENDED = ConvProblem.parse("56-1-3-64-64-bias-residual-relu", dtype="float32", la
 
 @pytest.fixture
 def uncounting(monkeypatch: pytest.MonkeyPatch) -> Advisor:
-    """An advisor that knows not what epilogues add."""
+    """An advisor that does not know what epilogues add."""
     monkeypatch.setattr("conv_advisor.models.ranking.predictor.endings_of", lambda *_: None)
     return Advisor(read(SHIPPED / "nvidia-h200"))
 
@@ -373,9 +373,9 @@ def test_who_appends_a_kernel_is_predicted_to_take_it(uncounting: Advisor, monke
 
 def test_no_candidate_refuses_what_follows(uncounting: Advisor) -> None:
     hardswish = ConvProblem.parse("56-1-3-64-64-hardswish", dtype="float16", layout="nhwc")
-    found = candidates(uncounting, hardswish, Options(measure=99))
-    assert found
-    assert not any(why_not(VARIANTS[choice.variant or ""], hardswish, uncounting.device) for choice in found)
+    chosen = candidates(uncounting, hardswish, Options(measure=99))
+    assert chosen
+    assert not any(why_not(VARIANTS[choice.variant or ""], hardswish, uncounting.device) for choice in chosen)
 
 
 @pytest.mark.parametrize("measure", [0, 1, 3])
@@ -384,24 +384,24 @@ def test_plans_of_cudnn_leave_room_for_variants_that_are_certain_to_run(
 ) -> None:
     monkeypatch.setattr("conv_advisor.torch.choosing.candidates.MOST_SLOWDOWN", inf)
     problem = ConvProblem.parse("56-32-3-64-64-bias-relu", dtype="float16", layout="nhwc")
-    found = candidates(advisor(), problem, Options(measure=measure))
-    ranked = [VARIANTS[choice.variant or ""] for choice in found if choice.time_ms]
+    chosen = candidates(advisor(), problem, Options(measure=measure))
+    ranked = [VARIANTS[choice.variant or ""] for choice in chosen if choice.time_ms]
     may_refuse = [variant.ending is Ending.LIBRARY for variant in ranked]
     assert may_refuse.count(False) == max(1, measure)
     assert may_refuse.count(True) <= max(1, measure)
 
 
 def test_who_may_run_cudnns_alone_gets_no_kernel_of_ours_appended() -> None:
-    found = candidates(advisor(), ENDED, Options(measure=99, only_cudnn=True))
-    assert found
-    assert {VARIANTS[choice.variant or ""].ending_of(ENDED.epilogue) for choice in found} == {Ending.LIBRARY}
+    chosen = candidates(advisor(), ENDED, Options(measure=99, only_cudnn=True))
+    assert chosen
+    assert {VARIANTS[choice.variant or ""].ending_of(ENDED.epilogue) for choice in chosen} == {Ending.LIBRARY}
 
 
 def test_a_plan_file_of_before_serves_the_convolution_alone(fake_gpu: FakeGpu, tmp_path: Path) -> None:
     fake_gpu.choose({small(): "conv"}, Options())
     (path,) = tmp_path.iterdir()
-    kept = json.loads(path.read_text())["choices"]
-    assert list(kept) == [small().key]
+    choices = json.loads(path.read_text())["choices"]
+    assert list(choices) == [small().key]
     fake_gpu.runner.launches.clear()
     fake_gpu.choose({small("relu"): "conv"}, Options())
     assert set(fake_gpu.runner.launches) == {small("relu")}

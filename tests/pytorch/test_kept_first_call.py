@@ -79,8 +79,8 @@ def test_a_kept_graph_is_laid_out_as_before_and_nothing_is_asked(
     loaded.LOADED.clear()
     fake_gpu._loaded.clear()
     fake_gpu._files.clear()
-    for asked in ("predicted_ms", "_pick"):
-        monkeypatch.setattr(fake_gpu, asked, lambda *_, name=asked: pytest.fail(name))
+    for method in ("predicted_ms", "_pick"):
+        monkeypatch.setattr(fake_gpu, method, lambda *_, name=method: pytest.fail(name))
     with torch.no_grad():
         assert_near(compiled(network)(x), network(x))
     assert {plan.rpartition("-")[2] for plan, *_ in loaded.LOADED} == {"nhwc"}
@@ -93,8 +93,8 @@ def test_predictions_alone_are_kept_for_nobody(fake_gpu: FakeGpu, quick: Any, mo
         compiled(network, options={"measure": 0})(torch.rand(shape))
     assert {plan.rpartition("-")[2] for plan, *_ in loaded.LOADED} == {"nhwc"}
     (file,) = fake_gpu._files.values()
-    kept = json.loads(file.path.read_text())
-    assert (kept["choices"], kept["layouts"]) == ({}, {})
+    content = json.loads(file.path.read_text())
+    assert (content["choices"], content["layouts"]) == ({}, {})
 
 
 def timed_by_layout(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, times: dict[str, float]) -> None:

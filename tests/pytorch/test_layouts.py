@@ -59,16 +59,16 @@ def test_all_convolutions_go_where_they_are_fastest(
     name: str, is_channels_last: bool, takes_endings: bool, chooser: EverythingAdvised, quick: Any
 ) -> None:
     network, shape = NETWORKS[name]
-    given = Layout.NHWC if is_channels_last else Layout.NCHW
-    favour(chooser, OTHER[given])
+    own_layout = Layout.NHWC if is_channels_last else Layout.NCHW
+    favour(chooser, OTHER[own_layout])
     chooser.takes_endings = takes_endings
     assert_compiled_is_eager(network, shape, is_channels_last=is_channels_last)
-    stays = {given} if name == "mutating" else set()  # one convolution writes into what something else looks at
-    assert {problem.layout for problem in chooser.layers} == {OTHER[given]} | stays
+    stays = {own_layout} if name == "mutating" else set()  # one convolution writes into what another node reads
+    assert {problem.layout for problem in chooser.layers} == {OTHER[own_layout]} | stays
 
 
 class Mixed(EverythingAdvised):
-    """Times by chance, for each problem in each layout."""
+    """A chooser with times by chance, for each problem in each layout."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

@@ -37,8 +37,8 @@ def test_a_graph_that_turns_gradients_on_is_left_alone(chooser: EverythingAdvise
     y.square().mean().backward()
     original(x).square().mean().backward()
     assert chooser.layers == {}
-    for got, wanted in zip(network.parameters(), original.parameters(), strict=True):
-        assert_near(got.grad, wanted.grad)
+    for parameter, own_parameter in zip(network.parameters(), original.parameters(), strict=True):
+        assert_near(parameter.grad, own_parameter.grad)
 
 
 CONV = nn.Conv2d(8, 8, 3, padding=1).requires_grad_(False).eval()

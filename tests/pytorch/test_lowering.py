@@ -90,7 +90,7 @@ def test_what_fails_is_told_once_and_pytorchs_from_then_on(
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Inductor calls it for a CPU too, and takes nothing that it compiled before.
+    """Inductor calls the function for a CPU too, and takes nothing that it compiled before.
 
     Where there is a GPU, Inductor asks CUDA for things that a stand-in does not know; tests on the GPU say the same.
     """

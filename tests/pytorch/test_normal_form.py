@@ -78,8 +78,8 @@ def test_a_decomposed_program_is_read_as_its_model(how: str, chooser: Everything
     with torch.no_grad():
         program = DECOMPOSED[how](torch.export.export(network, (x,))).module()
         assert_near(compiled(program)(x), network(x))
-    wanted = sorted(["bias", *["bias-relu"] * 4, *["bias-residual-relu"] * 2])
-    assert sorted(str(problem.epilogue) for problem in chooser.layers) == wanted
+    epilogues = sorted(["bias", *["bias-relu"] * 4, *["bias-residual-relu"] * 2])
+    assert sorted(str(problem.epilogue) for problem in chooser.layers) == epilogues
 
 
 def test_a_decomposed_convolution_that_is_none_of_ours_stays(chooser: EverythingAdvised, quick: Any) -> None:

@@ -103,17 +103,17 @@ def test_convolutions_pad_themselves(
     name: str, layout: Layout, is_exported: bool, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, padded = copy.deepcopy(TAKEN[name][0]).eval(), TAKEN[name][1]
-    chooser.times_ms = {each: 0.01 if each is layout else 1.0 for each in Layout}
+    chooser.times_ms = {timed: 0.01 if timed is layout else 1.0 for timed in Layout}
     x = random(*SHAPE)
     program = torch.export.export(network, (x,)).module() if is_exported else network
     seen, got = kinds(program, x, monkeypatch=monkeypatch)
     assert not {"pad", "constant_pad_nd", "conv2d"} & set(seen)
-    found = [problem.key for problem in chooser.layers if problem.layout is layout]
-    assert len(found) == len(padded)
-    assert all(sides in key for sides, key in zip(padded, found, strict=True))
+    keys = [problem.key for problem in chooser.layers if problem.layout is layout]
+    assert len(keys) == len(padded)
+    assert all(sides in key for sides, key in zip(padded, keys, strict=True))
     with torch.no_grad():
-        wanted = network(x)
-    for y, expected in zip(*((each if isinstance(each, tuple) else (each,)) for each in (got, wanted)), strict=True):
+        eager = network(x)
+    for y, expected in zip(*((ys if isinstance(ys, tuple) else (ys,)) for ys in (got, eager)), strict=True):
         assert_near(y, expected)
 
 
@@ -124,8 +124,8 @@ def test_what_stays_pytorchs_is_padded_ahead_again(
     network, x = copy.deepcopy(TAKEN[name][0]).eval(), random(*SHAPE)
     monkeypatch.setattr(chooser, "choose", lambda layers, _: dict.fromkeys(layers, Choice(None, reason="none is")))
     with torch.no_grad():
-        got, wanted = compiled(network)(x), network(x)
-    for y, expected in zip(*((each if isinstance(each, tuple) else (each,)) for each in (got, wanted)), strict=True):
+        got, eager = compiled(network)(x), network(x)
+    for y, expected in zip(*((ys if isinstance(ys, tuple) else (ys,)) for ys in (got, eager)), strict=True):
         assert_near(y, expected)
         assert y.stride() == expected.stride()
 
@@ -176,8 +176,8 @@ def test_other_pads_stay(name: str, chooser: EverythingAdvised, monkeypatch: pyt
     seen, got = kinds(network, x.clone(), monkeypatch=monkeypatch)
     assert "pad" in seen
     with torch.no_grad():
-        wanted = network(x.clone())
-    for y, expected in zip(*((each if isinstance(each, tuple) else (each,)) for each in (got, wanted)), strict=True):
+        eager = network(x.clone())
+    for y, expected in zip(*((ys if isinstance(ys, tuple) else (ys,)) for ys in (got, eager)), strict=True):
         assert_near(y, expected)
 
 
@@ -204,7 +204,7 @@ def test_gradients_go_through_an_uneven_padding() -> None:
     problem = ConvProblem.parse(UNEVEN.removesuffix("-float32-nchw"), dtype="float32")
     *geometry, _ = (*geometry_of_problem(problem).arguments, None)
     x, weight = random(1, 4, 8, 7).double().requires_grad_(), random(8, 4, 3, 3).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda *each: conv2d(*each, *geometry, problem.key), (x, weight))
+    assert torch.autograd.gradcheck(lambda *tensors: conv2d(*tensors, *geometry, problem.key), (x, weight))
 
 
 @pytest.mark.parametrize("layout", Layout)

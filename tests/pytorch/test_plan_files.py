@@ -43,9 +43,9 @@ def test_failures_and_predictions_are_not_kept(tmp_path: Path) -> None:
 def test_a_failure_that_an_older_version_kept_is_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     PlanFile(path, BASIS).add({"a": PYTORCHS})
-    kept = json.loads(path.read_text())
-    kept["choices"]["a"] |= {"time_ms": None, "reason": "the first variants fail"}
-    path.write_text(json.dumps(kept))
+    content = json.loads(path.read_text())
+    content["choices"]["a"] |= {"time_ms": None, "reason": "the first variants fail"}
+    path.write_text(json.dumps(content))
     assert PlanFile(path, BASIS).get("a") is None
 
 
@@ -117,16 +117,16 @@ def test_layouts_are_kept_beside_choices_until_anything_that_they_hang_on_change
     plans.add_layouts("network", layouts)
     again = PlanFile(path, BASIS)
     assert (again.get("a"), again.get_layouts("network"), again.get_layouts("other")) == (OURS, layouts, None)
-    for moved in ({"kernels": "fedcba9876543210"}, {"cudnn": "9.20.0"}, {"torch": "2.13.0"}, {"device": "NVIDIA H100"}):
-        assert PlanFile(path, replace(BASIS, **moved)).get_layouts("network") is None
+    for move in ({"kernels": "fedcba9876543210"}, {"cudnn": "9.20.0"}, {"torch": "2.13.0"}, {"device": "NVIDIA H100"}):
+        assert PlanFile(path, replace(BASIS, **move)).get_layouts("network") is None
 
 
 def test_a_file_of_before_there_were_layouts_is_read(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     PlanFile(path, BASIS).add({"a": OURS})
-    kept = json.loads(path.read_text())
-    del kept["layouts"]
-    path.write_text(json.dumps(kept))
+    content = json.loads(path.read_text())
+    del content["layouts"]
+    path.write_text(json.dumps(content))
     assert PlanFile(path, BASIS).get("a") == OURS
 
 

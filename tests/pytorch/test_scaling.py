@@ -41,12 +41,12 @@ class Followed(nn.Module):
 
     @property
     def factors(self) -> Any:
-        """One per channel, as an image's."""
+        """One factor per channel, with the dimensions of an image."""
         return self.factor.reshape(1, -1, 1, 1)
 
     @property
     def shifts(self) -> Any:
-        """One per channel, as an image's."""
+        """One shift per channel, with the dimensions of an image."""
         return self.shift[None, :, None, None]
 
     def forward(self, x: Any) -> Any:
@@ -290,6 +290,6 @@ def test_blocks_that_share_a_graph_keep_scales_of_their_own(chooser: EverythingA
     with torch.no_grad():
         for _ in range(3):
             assert_near(network(x), expected(x))
-            for each in (network, expected):
-                each[3].frozen.running_mean.add_(1)
+            for model in (network, expected):
+                model[3].frozen.running_mean.add_(1)
     assert chooser.graphs == 1

@@ -1,4 +1,4 @@
-"""A swapped module calls its variant as it is, past PyTorch's dispatcher, unless somebody is told of operators."""
+"""A swapped module calls its variant as it is, past PyTorch's dispatcher, unless a mode or transform sees operators."""
 
 from __future__ import annotations
 

@@ -195,10 +195,10 @@ def test_its_gradients_are_pytorchs(chooser: EverythingAdvised) -> None:
     network, x = network_of("resnet")
     original = copy.deepcopy(network)
     conv_advisor.torch.optimize(network, x)
-    for each in (network, original):
-        each(x).square().mean().backward()
-    for got, wanted in zip(network.parameters(), original.parameters(), strict=True):
-        assert torch.equal(got.grad, wanted.grad)
+    for model in (network, original):
+        model(x).square().mean().backward()
+    for parameter, own_parameter in zip(network.parameters(), original.parameters(), strict=True):
+        assert torch.equal(parameter.grad, own_parameter.grad)
 
 
 def test_new_weights_count_at_once(chooser: EverythingAdvised, called: list[str]) -> None:
@@ -258,11 +258,11 @@ def test_what_torch_compile_compiled_is_left_alone_and_told(chooser: EverythingA
     network[1].compile(backend="eager")
     report = conv_advisor.torch.optimize(network, x)
     reasons = {layer.name: layer.reason for layer in report.layers}
-    said = "torch.compile compiled what it is in, which leaves it PyTorch's own"
-    assert reasons == {"0": "", "1.squeeze": said, "1.left": said, "1.right": said}
+    compiled = "torch.compile compiled what it is in, which leaves it PyTorch's own"
+    assert reasons == {"0": "", "1.squeeze": compiled, "1.left": compiled, "1.right": compiled}
     assert swapped(network) == ["0"]
     whole = torch.compile(network_of("squeezenet")[0], backend="eager")
-    assert {layer.reason for layer in conv_advisor.torch.optimize(whole, x).layers} == {said}
+    assert {layer.reason for layer in conv_advisor.torch.optimize(whole, x).layers} == {compiled}
 
 
 class Wider(nn.Conv2d):
@@ -273,7 +273,7 @@ class Wider(nn.Conv2d):
 
 
 def with_forward_replaced() -> nn.Module:
-    """As libraries do that bring weights to a device when their layer is called."""
+    """A layer as made by libraries that bring weights to a device when the layer is called."""
     layer = nn.Conv2d(2, 2, 3)
     before = layer.forward
     layer.forward = lambda x: before(x) + 1
@@ -299,12 +299,12 @@ DECLINED = {
 
 @pytest.mark.parametrize("name", DECLINED)
 def test_what_is_none_of_ours_is_said_by_name(name: str, chooser: EverythingAdvised) -> None:
-    layer, shape, said = DECLINED[name]
+    layer, shape, reason = DECLINED[name]
     network = nn.Sequential(layer).eval()
     (row,) = conv_advisor.torch.optimize(network, random(*shape).to(next(layer.parameters()).dtype)).layers
-    assert said in row.reason
+    assert reason in row.reason
     assert (row.name, row.is_swapped, swapped(network)) == ("0", False, [])
-    assert said in str(conv_advisor.torch.optimize(network, random(*shape).to(next(layer.parameters()).dtype)))
+    assert reason in str(conv_advisor.torch.optimize(network, random(*shape).to(next(layer.parameters()).dtype)))
 
 
 def test_a_lazy_layer_is_swapped_the_second_time(chooser: EverythingAdvised) -> None:
@@ -331,8 +331,8 @@ def test_a_model_that_is_on_no_gpu_stays_as_it_is() -> None:
 @pytest.mark.parametrize("inputs", ["tensor", "tuple", "list", "mapping"])
 def test_a_model_is_called_as_its_user_calls_it(inputs: str, chooser: EverythingAdvised) -> None:
     layer, x = nn.Conv2d(8, 8, 3).eval(), random(2, 8, 6, 6)
-    given = {"tensor": x, "tuple": (x,), "list": [x], "mapping": {"x": x}}[inputs]
-    report = conv_advisor.torch.optimize(Named(layer), given)
+    example_inputs = {"tensor": x, "tuple": (x,), "list": [x], "mapping": {"x": x}}[inputs]
+    report = conv_advisor.torch.optimize(Named(layer), example_inputs)
     assert report.n_swapped == 1
 
 
@@ -414,10 +414,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_allowed_is_refused_by_name(name: str, chooser: EverythingAdvised) -> None:
-    given, said = REFUSED[name]
+    arguments, message = REFUSED[name]
     network, x = network_of("two readers")
-    with pytest.raises(InvalidInput, match=said):
-        conv_advisor.torch.optimize(network, **({"example_inputs": x} | given))
+    with pytest.raises(InvalidInput, match=message):
+        conv_advisor.torch.optimize(network, **({"example_inputs": x} | arguments))
     assert swapped(network) == []
 
 

@@ -27,8 +27,8 @@ def _full_precision() -> Any:
 
 def convolutions(network: nn.Module, *shape: int) -> dict[str, str]:
     """The problem of each convolution, by its name."""
-    found = network_of(network.eval(), torch.zeros(shape))
-    return {each.name: each.problem.short for each in found.operators if each.problem}
+    traced = network_of(network.eval(), torch.zeros(shape))
+    return {operator.name: operator.problem.short for operator in traced.operators if operator.problem}
 
 
 def test_each_convolution_with_what_ends_in_it() -> None:
@@ -54,23 +54,23 @@ def test_each_convolution_with_what_ends_in_it() -> None:
     ids=["frozen batch norm", "pad"],
 )
 def test_a_plan_is_of_what_the_backend_makes_of_a_model(network: nn.Module, epilogue: str, key: str) -> None:
-    found = network_of(network.eval(), torch.zeros(1, 4, 9, 9))
-    (problem,) = (each.problem for each in found.operators if each.problem)
+    traced = network_of(network.eval(), torch.zeros(1, 4, 9, 9))
+    (problem,) = (operator.problem for operator in traced.operators if operator.problem)
     assert str(problem.epilogue or "plain") == epilogue
     assert key in problem.key
-    assert {"pad", "mul", "add", "rsqrt"}.isdisjoint(operator.kind for operator in found.operators)
+    assert {"pad", "mul", "add", "rsqrt"}.isdisjoint(operator.kind for operator in traced.operators)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_an_operator_reads_was_made_before(name: str) -> None:
     network, shape = NETWORKS[name]
-    found = network_of(network, torch.zeros(shape))
+    traced = network_of(network, torch.zeros(shape))
     known = {"x", "input"}
-    for operator in found.operators:
+    for operator in traced.operators:
         assert known.issuperset(operator.reads), operator
         known.update(operator.writes)
-    assert found.outputs <= known
-    assert any(found.n_bytes.values())
+    assert traced.outputs <= known
+    assert any(traced.n_bytes.values())
 
 
 def test_a_plan_has_counts_times_and_gains() -> None:
@@ -95,11 +95,11 @@ def test_a_plan_keeps_the_limits_that_advice_has() -> None:
 
     assert not any(variant.startswith("cudnn.") for variant in variants())
     assert all(variant.startswith("cudnn.") for variant in variants(only="cudnn"))
-    for limits, said in (
+    for limits, message in (
         ({"only": "cublas"}, "only is 'cublas'"),
         ({"max_workspace_bytes": -1}, "max_workspace_bytes is -1"),
     ):
-        with pytest.raises(InvalidInput, match=said):
+        with pytest.raises(InvalidInput, match=message):
             variants(**limits)
 
 
@@ -123,9 +123,9 @@ def test_the_precision_is_the_models(is_allowed: bool, wanted: str) -> None:
 
 def test_a_shared_weight_is_told() -> None:
     network, shape = NETWORKS["shared weight"]
-    found = network_of(network, torch.zeros(shape))
-    assert found.remarks == ("weight conv.weight is shared by 2 convolutions",)
-    assert len({each.name for each in found.convolutions}) == 1
+    traced = network_of(network, torch.zeros(shape))
+    assert traced.remarks == ("weight conv.weight is shared by 2 convolutions",)
+    assert len({operator.name for operator in traced.convolutions}) == 1
 
 
 LEFT_OUT = {
@@ -138,7 +138,7 @@ LEFT_OUT = {
 
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_what_is_none_of_ours_is_listed_and_the_rest_is_planned(name: str) -> None:
-    layer, shape, said = LEFT_OUT[name]
+    layer, shape, reason = LEFT_OUT[name]
     dtype = next(layer.parameters()).dtype
     network = Both(layer)
     plan = conv_advisor.torch.plan(
@@ -146,7 +146,7 @@ def test_what_is_none_of_ours_is_listed_and_the_rest_is_planned(name: str) -> No
     )
     (left_out,) = plan.left_out
     assert left_out.name.startswith("other")
-    assert said in left_out.reason
+    assert reason in left_out.reason
     assert [layer.names for layer in plan.layers] == [("ours",)]
 
 
@@ -177,9 +177,9 @@ class WithinAutocast(nn.Module):
 
 
 def test_a_part_that_is_wrapped_is_told() -> None:
-    found = network_of(WithinAutocast(), torch.zeros(1, 8, 9, 9))
-    assert [each.name for each in found.convolutions] == ["ours"]
-    assert [each.left_out for each in found.operators if each.left_out] == [
+    traced = network_of(WithinAutocast(), torch.zeros(1, 8, 9, 9))
+    assert [operator.name for operator in traced.convolutions] == ["ours"]
+    assert [operator.left_out for operator in traced.operators if operator.left_out] == [
         "it wraps a part of the model, which is not looked into"
     ]
 

@@ -26,8 +26,8 @@ def test_those_that_are_made_here_are_among_the_unseen() -> None:
 @pytest.mark.parametrize(("name", "convolutions"), [("latent_decoder", 39), ("unet", 19)])
 def test_they_run_by_the_backend(name: str, convolutions: int, chooser: EverythingAdvised, quick: Any) -> None:
     network, (channels, *_) = MODELS[name]().eval(), SHAPES[name]
-    found = sum(isinstance(module, torch.nn.Conv2d) for module in network.modules())
-    assert found == convolutions
+    n_convolutions = sum(isinstance(module, torch.nn.Conv2d) for module in network.modules())
+    assert n_convolutions == convolutions
     x = random(1, channels, 16, 16) if name == "unet" else random(1, channels, 4, 4)
     with torch.no_grad():
         expected = network(x)

@@ -96,7 +96,7 @@ def backend(
 
 def _replace_all(gm: GraphModule, sites: Sequence[Site], chooser: Chooser, options: Options) -> list[tuple[str, str]]:
     choices = _choose(sites, chooser, options)
-    # Where no variant takes what follows a convolution, Inductor does, and a variant may still have the convolution.
+    # What follows a convolution is Inductor's where no variant takes it; a variant may still run the convolution.
     sites = [site if choices[site.problem].is_settled else site.alone() for site in sites]
     choices |= _choose([site for site in sites if site.problem not in choices], chooser, options)
     outcomes = []
@@ -146,7 +146,7 @@ def _start_compilers() -> None:
 
 
 def _lower() -> None:
-    """Let Inductor call our operators at little cost to the host, where it is made as we know it."""
+    """Let Inductor call our operators at little cost to the host, where its internals are as we know them."""
     try:
         from conv_advisor.torch.operators.lowering import register
     except ImportError as error:

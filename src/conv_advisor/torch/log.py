@@ -14,7 +14,7 @@ _warned: Final[set[str]] = set()
 
 
 def remember_layer(plan: str, layer: str) -> None:
-    """Keep the name by which a failure of this plan is told."""
+    """Remember the layer that a warning of this plan's failure names."""
     _layers.setdefault(plan, layer)
 
 

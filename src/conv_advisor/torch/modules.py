@@ -1,4 +1,4 @@
-"""A ``Conv2d`` that runs by what was chosen for it, and is PyTorch's own wherever that says nothing."""
+"""A ``Conv2d`` that runs by the plans that were chosen for it, and is PyTorch's own wherever it has none."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from conv_advisor.torch.calls.layers import Geometry, geometry_of, is_autocast_o
 from conv_advisor.torch.operators.conv2d import conv2d, run_advised
 
 Kind = tuple[Any, ...]
-"""All of a call that its choice hangs on: shape and strides of x, strides of weight, precision."""
+"""All that the choice for a call depends on: shape and strides of x, strides of weight, precision."""
 
 LEAST_DEVICE: Final = 0
-"""The index of a device from which on a variant is called as it is; a CPU, which has -1, calls the operator."""
+"""Devices with this index or a larger one call a variant as it is; a CPU, whose index is -1, calls the operator."""
 _PLANS: Final = "conv_advisor_plans"
 _TOLD: Final = "conv_advisor_told"
 
@@ -53,7 +53,7 @@ class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
 
 
 class _Watched(AdvisedConv2d):
-    """A ``Conv2d`` whose calls `watched` tells of."""
+    """A ``Conv2d`` whose calls `watched` reports."""
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - as above
         """As ``Conv2d`` has it."""
@@ -65,7 +65,7 @@ class _Watched(AdvisedConv2d):
 
 @contextmanager
 def watched(module: nn.Conv2d, tell: Callable[[nn.Conv2d, Any], str | None]) -> Iterator[None]:
-    """Tell of each call of a module meanwhile, which then runs by a plan if that answers with the name of one.
+    """Report each call of a module meanwhile; the call then runs by the plan that `tell` names, if it names one.
 
     Parameters
     ----------
@@ -138,13 +138,13 @@ def advise_module(module: nn.Conv2d, plans: Mapping[Kind, str | None]) -> None:
 
 
 def _add_plans(module: nn.Conv2d, plans: Mapping[Kind, str | None]) -> bool:
-    """Whether a module has any then."""
+    """Add plans to those that a module has; whether it has any then."""
     geometry = geometry_of_module(module)
     assert isinstance(geometry, Geometry)  # noqa: S101 - or there is no plan
-    given = {kind: name and (name, geometry.arguments) for kind, name in plans.items()}
-    known = {kind: plan for kind, plan in (module.__dict__.get(_PLANS, {}) | given).items() if plan}
-    module.__dict__[_PLANS] = known
-    return bool(known)
+    added = {kind: name and (name, geometry.arguments) for kind, name in plans.items()}
+    all_plans = {kind: plan for kind, plan in (module.__dict__.get(_PLANS, {}) | added).items() if plan}
+    module.__dict__[_PLANS] = all_plans
+    return bool(all_plans)
 
 
 def restore(model: nn.Module) -> nn.Module:

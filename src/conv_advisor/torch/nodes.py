@@ -29,7 +29,7 @@ _REDUCTIONS: Final = (
     "vector_norm",
 )
 _READING: Final = frozenset((*_POOLS, *_REDUCTIONS, "interpolate"))
-"""Kinds of operators to which True says something else than to write: to round sizes up, or to keep a dimension."""
+"""Kinds of operators for which True does not mean to write, but to round sizes up or to keep a dimension."""
 EITHER: Final = frozenset((*_POOLS, *_POINTWISE, *_BY_PIXEL_OR_CHANNEL, "getitem"))
 """Kinds of operators that run as fast in either layout: value by value, or on whole pixels or channels."""
 
@@ -50,7 +50,7 @@ def value_of(node: Node) -> Any:
 
 
 def kind_of(node: Node) -> str:
-    """What PyTorch calls the operator; in place it is the same."""
+    """PyTorch's name of the operator; its form in place has the same."""
     packet = getattr(node.target, "overloadpacket", None)
     name = packet.__name__ if packet is not None else getattr(node.target, "__name__", str(node.target))
     if node.target in _IN_PLACE:
@@ -59,7 +59,7 @@ def kind_of(node: Node) -> str:
 
 
 def is_pytorchs(node: Node) -> bool:
-    """Whether a node calls a function or method of PyTorch's own, of which the name says what it does."""
+    """Whether a node calls a function or method of PyTorch's own, whose name says what it does."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return bool(target.namespace == "aten")
@@ -79,12 +79,12 @@ def has_layout(value: Any) -> bool:
 
 
 def bytes_of(value: Any) -> int:
-    """What a tensor without gaps takes, as far as its sizes are known."""
+    """Bytes of a tensor without gaps, as far as its sizes are known."""
     return prod(size_as_made(size) or 1 for size in value.shape) * int(value.element_size())
 
 
 def size_as_made(size: Any) -> int | None:
-    """A size, of a symbolic one what it was when the graph was made; None where it was not known then."""
+    """A size as a number; a symbolic one as it was when the graph was made, None where it was not known then."""
     hint = size if isinstance(size, int) else size.node.hint
     return None if hint is None else int(hint)
 
@@ -97,12 +97,12 @@ def takes_either(node: Node) -> bool:
     if kind == "contiguous" or node.kwargs.get("memory_format") is not None:
         return False
     values = value if isinstance(value, tuple | list) else (value,)
-    dims = {each.dim() if isinstance(each, torch.Tensor) else 0 for each in values}
+    dims = {tensor.dim() if isinstance(tensor, torch.Tensor) else 0 for tensor in values}
     return dims == {4} or (kind == "mean" and dims == {2})
 
 
 def written_by(node: Node) -> Iterator[Node]:
-    """What a node that changes something may write into, of its inputs."""
+    """The inputs that a node that changes something may write into."""
     if isinstance(node.target, torch._ops.OpOverload):
         written = [
             argument
@@ -119,9 +119,9 @@ def written_by(node: Node) -> Iterator[Node]:
 
 def writes_into_inputs(graph: Graph) -> bool:
     """Whether a graph may write into what it is given, or into what it keeps."""
-    given = {memory_of(node) for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+    memories = {memory_of(node) for node in graph.nodes if node.op in ("placeholder", "get_attr")}
     writers = [node for node in graph.nodes if changes_something(node)]
-    return any(memory_of(read) in given | {None} for node in writers for read in node.all_input_nodes)
+    return any(memory_of(read) in memories | {None} for node in writers for read in node.all_input_nodes)
 
 
 def is_transformed(graph: Graph) -> bool:
@@ -132,7 +132,7 @@ def is_transformed(graph: Graph) -> bool:
 
 
 def memory_of(node: Node) -> int | None:
-    """What tells the memory of a node's value from that of others: views share it; None where it is no tensor."""
+    """An id of the memory that a node's value lies in, which views share; None where the value is no tensor."""
     value = value_of(node)
     return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else None
 

@@ -99,14 +99,14 @@ class Options:
     @property
     def limits(self) -> str:
         """What narrows the choice, or changes what runs it, as part of a plan's name; empty where nothing does."""
-        said = (
+        parts = (
             *("deterministic" if self.deterministic else "", "cudnn" if self.only_cudnn else ""),
             *("" if self.overlap else "apart", "graphs" if self.graphs else ""),
         )
         bytes_ = self.max_workspace_bytes
         most = f"workspace{bytes_}" if bytes_ != DEFAULT_WORKSPACE_LIMIT_BYTES else ""
         error = f"error{self.max_error_ratio:g}" if self.max_error_ratio != MAX_ERROR_RATIO else ""
-        return "-".join(filter(None, (*said, most, error)))
+        return "-".join(filter(None, (*parts, most, error)))
 
 
 _OURS: Final = tuple(field.name for field in fields(Options))

@@ -29,7 +29,7 @@ def plan(
     model : Module
         In evaluation, on any device, in the precision that it is to run in. It is traced, and nothing is computed.
     example_inputs : tensor, tuple or dict
-        Of which shape and precision count. float32 is tf32 where PyTorch would let cuDNN round so.
+        Only shapes and precisions count. float32 is tf32 where PyTorch would let cuDNN round so.
     device : str, optional
         The one to plan for; by default as in `conv_advisor.advise`.
     max_workspace_bytes : int, optional

@@ -40,12 +40,12 @@ class Layer:
 
     @property
     def torch_ms(self) -> float | None:
-        """What PyTorch's own convolution takes, of all its runs; None where that is unknown."""
+        """Time of PyTorch's own convolution, over all its runs; None where that is unknown."""
         return self.choice.torch_ms * self.count if self.choice and self.choice.torch_ms else None
 
     @property
     def time_ms(self) -> float | None:
-        """What it takes now, of all its runs; None where that is unknown."""
+        """Its time now, over all its runs; None where that is unknown."""
         if not self.is_swapped:
             return self.torch_ms
         return self.choice.time_ms * self.count if self.choice and self.choice.time_ms else None

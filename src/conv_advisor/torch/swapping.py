@@ -56,7 +56,7 @@ def optimize(
     only_cudnn, deterministic, measure, max_workspace_bytes, max_error_ratio, plan_file
         As in `Options`.
     check : bool
-        Whether to hold the outputs, of the model as it was and as it is, against those in float64.
+        Whether to compare the outputs of the model, as it was and as it is, with those in float64.
 
     Returns
     -------
@@ -71,10 +71,9 @@ def optimize(
 
     Notes
     -----
-    The model runs once, without gradients, by what is kept of its layers; with `check` three times more, and is copied.
-    Unlike the backend, this folds
-    no batch norm and fuses nothing. Times are of convolutions alone on either side: a bias is added by an elementwise
-    kernel of its own by eager PyTorch, and so it is behind a variant.
+    The model runs once, without gradients, by the choices that are kept of its layers; with `check` it is copied, and
+    runs three times more. Unlike the backend, this folds no batch norm and fuses nothing. Times are of convolutions
+    alone on either side: eager PyTorch adds a bias by an elementwise kernel of its own, and so it is behind a variant.
     """
     check_model(model)
     if type(min_gain) not in (int, float) or not min_gain >= 1:
@@ -89,10 +88,10 @@ def optimize(
     )
     call = Call.of(example_inputs)
     with torch.no_grad():
-        apart = call.copied() if check else None  # a model may write into what it is called with
+        call_copy = call.copied() if check else None  # a model may write into what it is called with
         chooser = chooser_for([*model.parameters(), *model.buffers(), *call.tensors()])
         sites = _watch(model, call, partial(_kept_plan, chooser, min_gain, options))
-        reference = None if apart is None else Reference.of(model, apart)
+        reference = None if call_copy is None else Reference.of(model, call_copy)
         choices = _choose(sites, chooser, options)
         layers = [layer for site in sites for layer in _settle(site, choices, min_gain, options)]
         return Report(tuple(layers), reference.errors_of(model) if reference else None)
@@ -113,7 +112,7 @@ class _Site:
     counts: dict[ConvProblem, int] = field(default_factory=dict)
 
     def note(self, module: Any, x: Any) -> ConvProblem | None:
-        """Remember one call; its problem, if it is one."""
+        """Remember one call; returns its problem, None where it is none of ours."""
         problem = _problem_of_call(module, x)
         if isinstance(problem, str):
             self.reason = problem
@@ -135,7 +134,7 @@ def _problem_of_call(module: nn.Conv2d, x: Any) -> ConvProblem | str:
 def _watch(model: nn.Module, call: Call, kept_plan: _KeptPlan) -> list[_Site]:
     """Every convolution module, and what it is called with while the model runs once.
 
-    What is kept runs already then: PyTorch's own convolutions would load cuDNN, which takes longer than all else.
+    Kept choices run already then: PyTorch's own convolutions would load cuDNN, which takes longer than all else.
     """
     compiled = {inner for module in model.modules() if _is_compiled(module) for inner in module.modules()}
     sites = []
@@ -160,7 +159,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _why_not_swapped(module: nn.Module) -> str:
-    """Why a convolution module cannot be, whatever it is called with; empty where it can."""
+    """Why a convolution module cannot be swapped, whatever it is called with; empty where it can."""
     name = type(module).__name__
     if not isinstance(module, nn.Conv2d):
         return f"{name.removeprefix('Lazy')} is no convolution in two dimensions"
@@ -185,15 +184,15 @@ def _kept_plan(chooser: Chooser | None, min_gain: float, options: Options, probl
 
 
 def _choose(sites: Sequence[_Site], chooser: Chooser | None, options: Options) -> Mapping[ConvProblem, Choice]:
-    named = [(site.layer, problem) for site in sites for problem in site.counts]
+    layer_problems = [(site.layer, problem) for site in sites for problem in site.counts]
     if chooser is None:
         own = Choice(None, reason="the model and its inputs are not on one GPU")
-        return dict.fromkeys((problem for _, problem in named), own)
-    return choose_all(chooser, named, options)
+        return dict.fromkeys((problem for _, problem in layer_problems), own)
+    return choose_all(chooser, layer_problems, options)
 
 
 def _settle(site: _Site, choices: Mapping[ConvProblem, Choice], min_gain: float, options: Options) -> list[Layer]:
-    """Swap one module for the problems on which it gains, for no other that it met, and say what became of each."""
+    """Swap one module for the problems on which it gains, and for no other; returns what became of each."""
     if not site.counts:
         return [Layer(site.layer, reason=site.reason)]
     layers = [

@@ -42,7 +42,7 @@ def network_of(model: nn.Module, example_inputs: Any) -> Network:
     model : Module
         In evaluation, on any device.
     example_inputs : tensor, tuple or dict
-        Of which shape, precision and device count.
+        Only their shapes, precisions and devices count.
 
     Raises
     ------
@@ -55,9 +55,9 @@ def network_of(model: nn.Module, example_inputs: Any) -> Network:
     try:
         program = torch.export.export(model, call.args, dict(call.kwargs), strict=False)
     except Exception as error:  # of many kinds, each PyTorch's own
-        said = " ".join(str(error).split())[:300]
+        message = " ".join(str(error).split())[:300]
         raise InvalidInput(
-            "model", name, f"a model that torch.export can trace ({type(error).__name__}: {said})"
+            "model", name, f"a model that torch.export can trace ({type(error).__name__}: {message})"
         ) from error
     return _Reader(program).network(name)
 
@@ -79,14 +79,14 @@ class _Reader:
 
     def network(self, name: str) -> Network:
         """The network, each convolution with what ends in it."""
-        made: dict[Node, Operator] = {}  # by the node whose value it is, in whose place it runs
+        by_node: dict[Node, Operator] = {}  # by the node whose value it computes, and in whose place it runs
         gone = set[Node]()
         for node in self._nodes:
             if node.op == "call_function" and node not in gone:
                 operator, ended = self._operator(node, gone)
                 gone.update(ended)
-                made[(node, *ended)[-1]] = operator
-        operators = [made[node] for node in self._nodes if node in made]
+                by_node[(node, *ended)[-1]] = operator
+        operators = [by_node[node] for node in self._nodes if node in by_node]
         values = {node.name: value_of(node) for node in self._nodes}
         tensors = {tensor for operator in operators for tensor in (*operator.reads, *operator.writes)}
         n_bytes = {tensor: bytes_of(values[tensor]) for tensor in sorted(tensors) if has_layout(values[tensor])}
@@ -98,21 +98,21 @@ class _Reader:
         kind = kind_of(node)
         if node not in self._problems:
             reason = self._reason(node)
-            reads = tuple(each.name for each in node.all_input_nodes if each.name not in self._weights)
+            reads = tuple(read.name for read in node.all_input_nodes if read.name not in self._weights)
             takes_either = kind in EITHER or bool(reason)
             return Operator(_name(node), kind, reads, (node.name,), takes_either=takes_either, left_out=reason), ()
         site = self._problems[node]
         x, weight, _ = site.operands
         ending = ending_of(node, has_bias=self._has_bias[node], taken=gone)
-        read = [x, *([ending.residual] if ending.residual is not None else [])]
+        nodes_read = [x, *([ending.residual] if ending.residual is not None else [])]
         problem = dataclasses.replace(site.problem, layout=Layout.NCHW, epilogue=ending.epilogue)
         last = ending.nodes[-1] if ending.nodes else node
-        names = tuple(each.name for each in read)
+        names = tuple(read.name for read in nodes_read)
         source = self._weights.get(weight.name, weight.name)
         return Operator(site.layer, kind, names, (last.name,), problem, source), ending.nodes
 
     def _reason(self, node: Node) -> str:
-        """Why a convolution, or what may have some, has no problem; empty where it is another operator."""
+        """Why a convolution, or an operator that may run some, has no problem; empty for any other operator."""
         if node.target in CONVOLUTIONS:
             return self._reasons[layer_of(node)]
         if isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -121,7 +121,7 @@ class _Reader:
 
 
 def _has_bias(site: Site, constants: Constants) -> bool:
-    """Whether a convolution adds a bias once what the backend folds is in it, which is gone from its graph then."""
+    """Whether a convolution adds a bias after what the backend folds is folded into it, and is gone from its graph."""
     like = value_of(site.node)
     weight, bias = (node and constants.constant_of(node, like) for node in site.operands[1:])
     if weight is None or (bias is None and site.operands[2] is not None):

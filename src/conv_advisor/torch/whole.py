@@ -57,7 +57,7 @@ class Call:
         return model(*self.args, **self.kwargs)
 
     def floats_of(self, model: nn.Module) -> list[Any]:
-        """Every tensor of floats that a model returns; what it may write into are copies."""
+        """Every tensor of floats that a model returns for copies, which it may write into."""
         return [tensor for tensor in _tensors(self.copied().of_model(model)) if tensor.is_floating_point()]
 
     def copied(self) -> Call:
@@ -104,7 +104,7 @@ class Reference:
         Raises
         ------
         InvalidInput
-            It cannot be: there is nothing that could be checked.
+            It cannot be copied or run in float64, or returns nothing that could be checked.
         """
         copied = _or_refuse("can be copied", lambda: restore(copy.deepcopy(model)))
         own = call.floats_of(copied)
@@ -118,7 +118,7 @@ class Reference:
         return Errors(self._error(self.call.floats_of(model)), self._error(self.own))
 
     def _error(self, got: list[Any]) -> float:
-        """The largest of the outputs; not a number where one of them is none."""
+        """The largest error of the outputs; not a number where one of them is not."""
         return max((_distance(y, exact) for y, exact in zip(got, self.exact, strict=True)), key=_by_size)
 
 

@@ -64,7 +64,7 @@ class Operands:
         return own_steps(self.x, self.weight, self._bias, self._residual, *self._geometry, *names)
 
     def run_as_compiled(self) -> Any:
-        """Run what a compiled graph would in the place of this problem; what it returns says nothing.
+        """Run what a compiled graph would in the place of this problem; the values that it returns mean nothing.
 
         PyTorch's own convolution, and where anything follows one elementwise kernel behind it, into which Inductor
         fuses bias, residual and activation: it reads y and the residual, and writes as much as y. Which function it
@@ -106,7 +106,7 @@ class Operands:
         return error
 
     def _leaning(self, y: Any) -> float:
-        """What the first image of y is too large by, in all, relative to the sum of its sizes."""
+        """By how much the first image of y is too large in all, relative to the sum of its absolute values."""
         expected, _ = self._expected
         if expected.numel() < _LEAST_OUTPUTS:
             return 0.0

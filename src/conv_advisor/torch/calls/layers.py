@@ -13,7 +13,7 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.torch.nodes import size_as_made
 
 _DTYPES: Final = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
-TORCH_DTYPES: Final = {DType.TF32: torch.float32} | {ours: theirs for theirs, ours in _DTYPES.items()}
+TORCH_DTYPES: Final = {DType.TF32: torch.float32} | {dtype: torch_dtype for torch_dtype, dtype in _DTYPES.items()}
 MEMORY_FORMATS: Final = {Layout.NCHW: torch.contiguous_format, Layout.NHWC: torch.channels_last}
 
 Pair = tuple[int, int]
@@ -118,7 +118,7 @@ def is_tf32_allowed() -> bool:
     """Whether PyTorch lets cuDNN round products of float32 now."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:  # it was set by the newer name, which the older one refuses to speak for
+    except RuntimeError:  # it was set by its newer name, and reading the older one is then refused
         return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")
 
 
@@ -131,7 +131,7 @@ def is_autocast_on(tensor: Any) -> bool:
 
 
 def sides_of(padding: int | Sequence[int]) -> Sides:
-    """The padding of each side: of one number that of all, of two that of rows and columns, else four as they are."""
+    """The padding of each side: one number is for all, two are for rows and columns, and four stay as they are."""
     if not isinstance(padding, int) and len(padding) == 4:
         top, left, bottom, right = map(int, padding)
         return top, left, bottom, right

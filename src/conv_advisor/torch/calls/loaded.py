@@ -1,4 +1,4 @@
-"""What runs each plan: the name of a plan, and the variants that are loaded, which graphs ask by it."""
+"""What runs each plan: names of plans, and the variants that are loaded, which graphs look up by those names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plan_name(problem_key: str, limits: str = "") -> str:
     Parameters
     ----------
     problem_key : str
-        `ConvProblem.key`. With symbolic sizes it is the shape that the graph was made for; others are told by x.
+        `ConvProblem.key`. With symbolic sizes it has the shape that the graph was made for; x tells other shapes.
     limits : str
         As `Options.limits` says it.
     """

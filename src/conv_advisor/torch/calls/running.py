@@ -23,7 +23,7 @@ _LOCK: Final = threading.Lock()
 """Handles of cuDNN and cuBLAS serve one thread at a time, and so does scratch memory while it is lent."""
 
 _ALIGNMENT_BYTES: Final = 16
-"""What operands begin at, as cuDNN and the vector loads of our kernels want it."""
+"""Operands begin at a multiple of this, as cuDNN and the vector loads of our kernels want it."""
 _SCRATCH_ALIGNMENT_BYTES: Final = 256
 _MOST_KEPT: Final = 64
 """Arrays that one variant keeps: making one takes the host longer than a short kernel runs, and in a model that is
@@ -40,7 +40,7 @@ class Prepared:
     ----------
     problem : ConvProblem
     launch : Launch
-        Its scratch memory is freed: each call lends other.
+        Its scratch memory is freed: each call lends it other memory.
     device : torch.device
 
     Raises
@@ -51,7 +51,7 @@ class Prepared:
     Attributes
     ----------
     plan : dict
-        What rebuilds it beside the variant's id, as in `Measurement.plan`.
+        What rebuilds it, with the variant's id, as in `Measurement.plan`.
     calls_blas : bool
         As `Launch` has it.
     """
@@ -136,21 +136,21 @@ class Prepared:
         return True
 
     def _run_arrays(self, stream: int) -> None:
-        """Run what takes arrays alone, on the operands as they were told last."""
-        told = zip(self._operands, self._shapes, strict=True)
-        arrays = [shape and self._array(operand.ptr, shape) for operand, shape in told]
+        """Run a launch that takes arrays alone, on the operands at the addresses that they have now."""
+        shapes = zip(self._operands, self._shapes, strict=True)
+        arrays = [shape and self._array(operand.ptr, shape) for operand, shape in shapes]
         with _stream(stream, self._device):
             self._run(*arrays)
 
     def _array(self, address: int, shape: tuple[int, ...]) -> Any:
-        """Memory as kernels take it: a name for it alone, which may be kept while others have the memory."""
-        kept = self._kept.get((address, shape))
-        if kept is None:
+        """Memory as kernels take it: an array that owns none, and may be kept while others have the memory."""
+        array = self._kept.get((address, shape))
+        if array is None:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
             memory = UnownedMemory(address, prod(shape) * self._storage.itemsize, None, self._device)
-            kept = self._kept[address, shape] = cupy.ndarray(shape, self._storage, MemoryPointer(memory, 0))
-        return kept
+            array = self._kept[address, shape] = cupy.ndarray(shape, self._storage, MemoryPointer(memory, 0))
+        return array
 
     def _zeros(self, shape: tuple[int, ...]) -> Any:
         return torch.zeros(shape, dtype=self._dtype, device=self._place)
@@ -167,5 +167,5 @@ class _Foreign(NamedTuple):
 
 @cache
 def _stream(address: int, device: int) -> Any:
-    with Device(device):  # it belongs to the current one; several devices have one of the same address
+    with Device(device):  # a stream is the current device's; several devices have one of the same address
         return Stream.from_external(_Foreign(address))

@@ -69,7 +69,7 @@ class Trial:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for graph in self._graphs:  # not sooner: a pool that all have left cannot be captured into again
+        for graph in self._graphs:  # not sooner: a pool whose graphs are all reset takes no further capture
             graph.reset()
         self._context.__exit__(kind, error, trace)
 
@@ -103,7 +103,7 @@ class Trial:
         return median(samples)
 
     def _capture(self, call: Callable[[], Any], launches: int) -> Callable[[], None]:
-        """What replays so many calls at once."""
+        """A function that replays so many calls at once."""
         graph = torch.cuda.CUDAGraph()
         self._graphs.append(graph)
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")

@@ -26,7 +26,7 @@ MOST_SUBSTITUTES: Final = 5
 """Variants that are tried at most in the place of those that fail."""
 
 ONLY_ENDED: Final = f"{ENGINE_PREFIX}{FUSED_PRODUCTS}"
-"""It computes no convolution without what follows. Measurements are of convolutions alone, and so no ranking has it."""
+"""A variant of convolutions with what follows alone. Measurements are of bare convolutions, so no ranking has it."""
 
 
 def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list[Choice]:
@@ -41,10 +41,10 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
     Returns
     -------
     list of Choice
-        With predicted times. Left out are those whose law of errors says that they will not be accurate enough; where
-        they are to be measured, those alone of which that is certain. As many as are to be measured will run: a plan of
-        cuDNN, which may refuse what follows a convolution, comes beside them, and so in half
-        precision does `ONLY_ENDED`, whose time is unknown.
+        With predicted times. Variants whose law of errors says that they will not be accurate enough are left out; only
+        those for which that is certain, where variants are to be measured. As many as are to be measured will run:
+        plans of cuDNN, which may refuse what follows a convolution, come beside them, and so does `ONLY_ENDED` in half
+        precision, whose time is unknown.
     """
     ranked, known = _ranked(advisor, problem, options)
     chosen = [
@@ -70,12 +70,12 @@ def substitutes(advisor: Advisor, problem: ConvProblem, options: Options, tried:
         Variants of which something is known already.
     """
     ranked, _ = _ranked(advisor, problem, options)
-    left = [choice for choice in ranked if choice.variant not in tried]
-    return left[:MOST_SUBSTITUTES]
+    untried = [choice for choice in ranked if choice.variant not in tried]
+    return untried[:MOST_SUBSTITUTES]
 
 
 def _ranked(advisor: Advisor, problem: ConvProblem, options: Options) -> tuple[list[Choice], Container[str]]:
-    """The ranking with predicted times, the fastest first, without those that the options leave out; and with them."""
+    """The ranking with predicted times, fastest first, without what the options leave out; and all variants of it."""
     try:
         advice = advisor.only(_maker(options)).advise(
             problem, max_workspace_bytes=options.max_workspace_bytes, is_deterministic=options.deterministic
@@ -84,14 +84,21 @@ def _ranked(advisor: Advisor, problem: ConvProblem, options: Options) -> tuple[l
         return [], ()
     appended_ms = _appended_ms(advisor, problem) if advice.uncounted else 0.0
     times_ms = {
-        each.variant: each.time_ms + appended_ms * _appends(each.variant, problem.epilogue) for each in advice.ranking
+        entry.variant: entry.time_ms + appended_ms * _appends(entry.variant, problem.epilogue)
+        for entry in advice.ranking
     }
-    ranked = [each for each in _accurate(advisor, problem, advice, options) if _takes(each, advisor, problem, options)]
+    ranked = [
+        variant
+        for variant in _accurate(advisor, problem, advice, options)
+        if _takes(variant, advisor, problem, options)
+    ]
     if appended_ms:
         ranked.sort(key=times_ms.__getitem__)
     torch_ms = advice.baselines.pytorch_default.time_ms
     torch_ms = torch_ms and torch_ms + appended_ms
-    return [Choice(each, time_ms=times_ms[each], torch_ms=torch_ms, is_measured=False) for each in ranked], times_ms
+    return [
+        Choice(variant, time_ms=times_ms[variant], torch_ms=torch_ms, is_measured=False) for variant in ranked
+    ], times_ms
 
 
 def _maker(options: Options) -> Maker | None:
@@ -103,7 +110,7 @@ def _time_ms(choice: Choice) -> float:
 
 
 def _first(ranked: Sequence[Choice], problem: ConvProblem, count: int) -> Iterator[Choice]:
-    """The first variants, so many of which take the problem for certain, and at most as many that may not."""
+    """The first variants: so many that take the problem for certain, and at most as many that may refuse it."""
     left = dict.fromkeys((False, True), count)
     for choice in ranked:
         is_certain = not problem.epilogue or VARIANTS[choice.variant or ""].ending is not Ending.LIBRARY
@@ -115,7 +122,7 @@ def _first(ranked: Sequence[Choice], problem: ConvProblem, count: int) -> Iterat
 
 
 def _takes(variant: str, advisor: Advisor, problem: ConvProblem, options: Options) -> bool:
-    """Whether a variant of a ranking may run a problem with what follows it: advice on that may be on less."""
+    """Whether a variant of a ranking, which may be one of convolutions alone, may run a problem with what follows."""
     if not problem.epilogue:
         return True
     if options.only_cudnn and _appends(variant, problem.epilogue):  # a kernel of ours
@@ -126,7 +133,7 @@ def _takes(variant: str, advisor: Advisor, problem: ConvProblem, options: Option
 def _accurate(advisor: Advisor, problem: ConvProblem, advice: Advice, options: Options) -> list[str]:
     """The variants of a ranking that are accurate enough, as far as the laws of errors say."""
     laws = laws_of(advisor.model)
-    errors = {each.variant: expected_error(laws, each.variant, problem)[0] for each in advice.ranking}
+    errors = {entry.variant: expected_error(laws, entry.variant, problem)[0] for entry in advice.ranking}
     own_error = errors.get(_own_variant(advice), min(errors.values()))
     allowed = allowed_error(problem, own_error, options.max_error_ratio) * (SAME_ERROR if options.measure else 1.0)
     return [variant for variant, error in errors.items() if error <= allowed]
@@ -142,9 +149,9 @@ def _appends(variant: str, epilogue: Epilogue) -> bool:
 
 
 def _appended_ms(advisor: Advisor, problem: ConvProblem) -> float:
-    """What an elementwise kernel for the epilogue takes: it reads y and the residual, and writes y.
+    """Time of an elementwise kernel for the epilogue: it reads y and the residual, and writes y.
 
-    Times that do not count the epilogue are right for a variant that fuses it; whoever appends a kernel, as PyTorch
-    does, takes this longer.
+    Times that do not count the epilogue are right for a variant that fuses it; one that appends a kernel, as PyTorch
+    does, takes this much longer.
     """
     return converter(advisor)(problem.y_bytes * (3 if problem.epilogue.residual else 2) // 2)

@@ -1,4 +1,4 @@
-"""What is chosen for a convolution, and what whoever chooses it does."""
+"""What is chosen for a convolution, and the interface of what chooses it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Choice:
     variant : str or None
         Its id; None for PyTorch's own convolution.
     plan : dict
-        What rebuilds it beside the id, as in `Measurement.plan`.
+        What rebuilds it, with the id, as in `Measurement.plan`.
     time_ms : float or None
         None where it is unknown, as where no variant could be compared with PyTorch's own.
     torch_ms : float or None
@@ -74,19 +74,19 @@ class Chooser(Protocol):
         ...
 
     def kept(self, problem: ConvProblem, options: Options) -> Choice | None:
-        """What is kept of a problem, with what runs it loaded; None where nothing is, or where it cannot be."""
+        """The choice that is kept of a problem, once what runs it is loaded; None where none is, or can be loaded."""
         ...
 
     def predicted_ms(self, problem: ConvProblem, options: Options) -> float | None:
-        """What the first of the ranking takes, as far as is known without a measurement; None where none applies."""
+        """Time of the first of the ranking, as far as is known without a measurement; None where none applies."""
         ...
 
     def conversion_ms(self, n_bytes: int, options: Options) -> float:
-        """What it takes to bring a tensor of so many bytes into the other layout."""
+        """Time to bring a tensor of so many bytes into the other layout."""
         ...
 
     def kept_layouts(self, network: str, options: Options) -> tuple[Layout, ...] | None:
-        """What was kept of a network by this name; None where nothing was, or what it depends on has changed."""
+        """The layouts kept of a network by this name; None where none are, or what they depend on has changed."""
         ...
 
     def keep_layouts(self, network: str, layouts: Sequence[Layout], options: Options) -> None:

@@ -1,4 +1,4 @@
-"""Who chooses variants for the convolutions of a graph or a model, and is asked for all of them at once."""
+"""Finds the chooser of variants for a graph or a model, and asks it for all convolutions at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conv_advisor.torch.options import Options
 def choose_all(
     chooser: Chooser, sites: Iterable[tuple[str, ConvProblem]], options: Options
 ) -> Mapping[ConvProblem, Choice]:
-    """A choice for every problem of a model; a failure is told by the first of its layers.
+    """A choice for every problem of a model; a warning of a failure names the first layer that has the problem.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ def choose_all(
 
 
 def chooser_for(inputs: Sequence[Any]) -> Chooser | None:
-    """Who chooses variants for a graph or a model: the one GPU that has tensors of it; None where none is, or several.
+    """The chooser for a graph or a model, of the one GPU that has tensors of it; None where none has, or several have.
 
-    Some may lie in the host's memory: numbers, or what is brought to the GPU in the model. Where a convolution runs
-    there our operators are PyTorch's own.
+    Other tensors may lie in the host's memory: numbers, or what the model itself brings to the GPU. Where a convolution
+    runs there our operators are PyTorch's own.
     """
     devices = {tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)}
     gpus = [device for device in devices if device.type == "cuda"]

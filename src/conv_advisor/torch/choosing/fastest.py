@@ -1,4 +1,4 @@
-"""What times count in a network, with what a launch takes the host; and the fastest of the variants by that."""
+"""Times that count in a network, where a launch takes the host time too; and the fastest of the variants by them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_GAIN: Final = 1.01
 
 
 class Host(NamedTuple):
-    """What a launch takes the host, ms, and up to how many times its time on the GPU that counts."""
+    """Host time of a launch, ms, and how many times the launch's time on the GPU it may count at most."""
 
     time_ms: float
     most: float
@@ -57,7 +57,7 @@ def fastest(
     timed : mapping of str to Timed
         Variants, at least one.
     plans : mapping of str to dict
-        What rebuilds each of them, as in `Measurement.plan`.
+        What rebuilds each variant, as in `Measurement.plan`.
     calling_blas : collection of str
         Those of them that call cuBLAS.
     has_ending : bool
@@ -66,7 +66,7 @@ def fastest(
         Whether the host counts for nothing, as in `Options`.
     """
     hosts = {variant: _BLAS if variant in calling_blas else _HOSTS[VARIANTS[variant].backend] for variant in timed}
-    counted = {variant: _counted_ms(each.time_ms, hosts[variant], graphs) for variant, each in timed.items()}
+    counted = {variant: _counted_ms(result.time_ms, hosts[variant], graphs) for variant, result in timed.items()}
     best = min(timed, key=lambda variant: (counted[variant], timed[variant].time_ms))
     own_host = Host(_OWN.time_ms + _ELEMENTWISE_MS * has_ending, _OWN.most)
     if counted[best] * LEAST_GAIN > _counted_ms(own.time_ms, own_host, graphs):
@@ -77,9 +77,9 @@ def fastest(
 
 
 def elementwise_ms(time_ms: float, *, graphs: bool) -> float:
-    """What a kernel of Inductor's counts that takes the GPU so long and need not be there.
+    """Time that counts for a kernel of Inductor's that takes the GPU so long, and that a network could do without.
 
-    It is a launch more: where the network waits for its host it costs that, however short it is.
+    It is one launch more: where the network waits for its host it costs a launch, however short the kernel is.
     """
     return time_ms if graphs else max(time_ms, _ELEMENTWISE_MS)
 

@@ -123,7 +123,7 @@ class Gpu:
 
     @cached_property
     def _advisor(self) -> Advisor:
-        """By the tree of the device, read when something is asked that is not kept: who has a plan starts sooner."""
+        """The advisor by the device's tree, read only when nothing is kept: a process that has plans starts sooner."""
         try:
             return Advisor(self._read_tree(), self.device)
         except ModelRejected as error:
@@ -171,8 +171,8 @@ class Gpu:
         """What runs a problem by the choice that is kept of it; None where none is, or it is PyTorch's own."""
         with self._lock:
             self._file(Options())  # a model may have been unpickled, and nothing chosen here yet
-            known = (kept.get(plan) for kept in self._files.values())
-            choice = next((choice for choice in known if choice is not None), None)
+            choices = (file.get(plan) for file in self._files.values())
+            choice = next((choice for choice in choices if choice is not None), None)
             if choice is None or choice.variant is None:
                 return None
             ready = self._try(problem, choice, Options())
@@ -204,30 +204,30 @@ class Gpu:
     def _choose(self, layers: Mapping[ConvProblem, str], options: Options) -> dict[ConvProblem, Choice]:
         file = self._file(options)
         plans = {problem: plan_name(problem.key, options.limits) for problem in layers}
-        kept = {problem: choice for problem, plan in plans.items() if (choice := file.get(plan)) is not None}
-        asked = {problem: candidates(self._advisor, problem, options) for problem in layers if problem not in kept}
-        loaded = {problem for problem, choice in kept.items() if self._has_loaded(problem, plans[problem], choice)}
-        wanted = asked | {problem: [choice] for problem, choice in kept.items() if problem not in loaded}
+        stored = {problem: choice for problem, plan in plans.items() if (choice := file.get(plan)) is not None}
+        to_pick = {problem: candidates(self._advisor, problem, options) for problem in layers if problem not in stored}
+        loaded = {problem for problem, choice in stored.items() if self._has_loaded(problem, plans[problem], choice)}
+        to_prepare = to_pick | {problem: [choice] for problem, choice in stored.items() if problem not in loaded}
         begun = time.perf_counter()
-        ready = self._prepare_all(wanted, options)
+        ready = self._prepare_all(to_prepare, options)
         prepared = time.perf_counter()
-        for problem in kept.keys() - loaded:
+        for problem in stored.keys() - loaded:
             ready[problem] = self._warmed(plans[problem], ready[problem])
-        made = {problem: self._pick(problem, asked[problem], ready[problem], options) for problem in asked}
+        picked = {problem: self._pick(problem, to_pick[problem], ready[problem], options) for problem in to_pick}
         spent_s = (prepared - begun, time.perf_counter() - prepared)
-        log.info(SPENT, sum(map(len, ready.values())), spent_s[0], len(asked), spent_s[1])
-        if asked:
+        log.info(SPENT, sum(map(len, ready.values())), spent_s[0], len(to_pick), spent_s[1])
+        if to_pick:
             torch.cuda.empty_cache()  # operands of every shape, which nobody needs again
-        choices = made | {
+        choices = picked | {
             problem: choice
-            for problem, choice in kept.items()
+            for problem, choice in stored.items()
             if problem in loaded or choice.variant in (None, *ready[problem])
         }
         for problem in layers.keys() - loaded:
             choice = choices.setdefault(problem, Choice(None, reason="what was kept of it cannot be prepared"))
             self._load(problem, plans[problem], choice, ready[problem].get(choice.variant or ""))
-        if made:
-            file.add({plans[problem]: choice for problem, choice in made.items()})
+        if picked:
+            file.add({plans[problem]: choice for problem, choice in picked.items()})
         return choices
 
     def _has_loaded(self, problem: ConvProblem, plan: str, choice: Choice) -> bool:
@@ -256,13 +256,13 @@ class Gpu:
         return self._files[path]
 
     def _prepare_all(
-        self, wanted: Mapping[ConvProblem, Sequence[Choice]], options: Options
+        self, to_prepare: Mapping[ConvProblem, Sequence[Choice]], options: Options
     ) -> dict[ConvProblem, dict[str, Prepared]]:
         """Everything that is to be run, by problem and variant; what cannot be prepared is left out.
 
-        Our kernels are compiled by several threads. cuDNN's handle serves one, which asks it meanwhile.
+        Several threads compile our kernels. cuDNN's handle serves one thread, which prepares its plans meanwhile.
         """
-        tasks = [(problem, choice) for problem, choices in wanted.items() for choice in choices if choice.variant]
+        tasks = [(problem, choice) for problem, choices in to_prepare.items() for choice in choices if choice.variant]
         is_ours = [VARIANTS[choice.variant or ""].backend is Backend.CUDA for _, choice in tasks]
         with ThreadPoolExecutor(2 * available_cores(), "nvrtc") as pool:  # some wait for what others compile
             compiling = [
@@ -270,7 +270,7 @@ class Gpu:
                 for task, ours in zip(tasks, is_ours, strict=True)
             ]
             results = [None if ours else self._try(*task, options) for task, ours in zip(tasks, is_ours, strict=True)]
-        ready: dict[ConvProblem, dict[str, Prepared]] = {problem: {} for problem in wanted}
+        ready: dict[ConvProblem, dict[str, Prepared]] = {problem: {} for problem in to_prepare}
         for (problem, choice), future, result in zip(tasks, compiling, results, strict=True):
             prepared = result if future is None else future.result()
             if isinstance(prepared, Prepared):
@@ -292,7 +292,7 @@ class Gpu:
             return error
 
     def _warmed(self, plan: str, ready: Mapping[str, Prepared]) -> dict[str, Prepared]:
-        """Those that ran once, by which everything that they load is loaded before a capture."""
+        """The variants that ran once without an error, so that all that they load is loaded before a capture."""
         ran = {}
         for variant, prepared in ready.items():
             try:
@@ -306,7 +306,7 @@ class Gpu:
     def _pick(
         self, problem: ConvProblem, candidates: Sequence[Choice], ready: dict[str, Prepared], options: Options
     ) -> Choice:
-        """The fastest of PyTorch's own convolution and the variants that are ready; else the first of those.
+        """The fastest of PyTorch's own convolution and the variants that are ready; the first if none are measured.
 
         Where some of them fail, others are made ready in their place.
         """
@@ -325,9 +325,9 @@ class Gpu:
                     if (result := trial.of(run)) is not None:
                         timed[variant] = result
                 others = self._substitutes(problem, candidates, options, MOST_SLOWDOWN * own.time_ms)
-                while len(timed) < min(options.measure, len(candidates)) and (other := next(others, None)):
-                    if (result := trial.of(ready.setdefault(*other))) is not None:
-                        timed[other[0]] = result
+                while len(timed) < min(options.measure, len(candidates)) and (substitute := next(others, None)):
+                    if (result := trial.of(ready.setdefault(*substitute))) is not None:
+                        timed[substitute[0]] = result
         except Exception as error:  # such as no memory for its operands
             warn_of_failure(plan, error)
             return Choice(None, reason="it cannot be timed")
@@ -349,8 +349,8 @@ class Gpu:
     def _substitutes(
         self, problem: ConvProblem, tried: Sequence[Choice], options: Options, most_ms: float
     ) -> Iterator[tuple[str, Prepared]]:
-        """What follows in the ranking and is not predicted to take longer than that, one prepared after the other."""
-        for choice in substitutes(self._advisor, problem, options, {each.variant for each in tried}):
+        """The next of the ranking that are not predicted to take longer than that, one prepared after the other."""
+        for choice in substitutes(self._advisor, problem, options, {candidate.variant for candidate in tried}):
             if (choice.time_ms or 0.0) > most_ms:
                 return
             prepared = self._try(problem, choice, options)
@@ -359,7 +359,7 @@ class Gpu:
 
 
 def _tree_of(device: Device) -> Callable[[], TreeModel]:
-    """What reads the tree of a device; else that of the nearest GPU that has one, whose times it will not have."""
+    """A function that reads the tree of a device, or that of the nearest GPU with one, whose times it will not have."""
     registry = Registry(Path(os.environ.get("CONV_ADVISOR_HOME") or user_data_path("conv-advisor")))
     if device.id in registry.devices():
         return partial(registry.active, device.id)

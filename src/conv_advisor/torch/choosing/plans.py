@@ -36,7 +36,7 @@ _CUDNN: Final = "cudnn"
 
 @dataclass(frozen=True)
 class Basis:
-    """What kept choices depend on: a choice of which anything has changed is not used, and is measured again.
+    """What kept choices depend on: a choice is not used, and is measured again, once any of that has changed.
 
     Parameters
     ----------
@@ -97,20 +97,20 @@ class PlanFile:
         return choice if choice.is_settled else None
 
     def add(self, choices: Mapping[str, Choice]) -> None:
-        """Keep choices, by the names of their plans; of those alone that a measurement settled.
+        """Keep the choices that a measurement settled, by the names of their plans.
 
         Notes
         -----
-        Where all variants failed, memory may have been short, or the device ill: whoever asks next tries again.
+        Where all variants failed, memory may have been short, or the device ill: the next request tries again.
         A file that cannot be written is no reason not to run: the choices then live as long as the process.
         """
-        found = {
+        entries = {
             plan: {field: getattr(choice, field) for field in _FIELDS} | {"basis": self._basis.of(choice.variant)}
             for plan, choice in choices.items()
             if choice.is_measured and choice.is_settled
         }
         with self._lock:
-            self._entries |= found
+            self._entries |= entries
             self._write()
 
     def get_layouts(self, network: str) -> tuple[Layout, ...] | None:
@@ -147,18 +147,18 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InvalidInput("plan_file", str(path), f"a file of at most {_MOST_BYTES} bytes")
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}, {}
     except (OSError, ValueError) as error:
         raise InvalidInput("plan_file", str(path), f"a JSON file that can be read ({error})") from error
-    version = kept.get("version") if isinstance(kept, dict) else None
+    version = content.get("version") if isinstance(content, dict) else None
     if version != VERSION:
         raise InvalidInput("plan_file.version", version, f"{VERSION}, in {path}")
-    entries = kept.get("choices")
+    entries = content.get("choices")
     if not isinstance(entries, dict) or not all(_is_sound(entry) for entry in entries.values()):
         raise InvalidInput("plan_file.choices", str(path), "a mapping of plans to choices, as this version writes them")
-    layouts = kept.get("layouts", {})  # files were written before there were any
+    layouts = content.get("layouts", {})  # files were written before there were any
     if not isinstance(layouts, dict) or not all(_is_sound_layouts(entry) for entry in layouts.values()):
         raise InvalidInput(
             "plan_file.layouts", str(path), "a mapping of networks to layouts, as this version writes it"
@@ -185,8 +185,8 @@ def _is_sound(entry: Any) -> bool:
 
 def _write(path: Path, entries: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    kept = {"version": VERSION, "choices": dict(sorted(entries.items())), "layouts": dict(sorted(layouts.items()))}
-    text = json.dumps(kept, indent=1)
+    content = {"version": VERSION, "choices": dict(sorted(entries.items())), "layouts": dict(sorted(layouts.items()))}
+    text = json.dumps(content, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         unfinished.write_text(text, encoding="utf-8")
@@ -200,8 +200,8 @@ def _kernels_hash() -> str:
     """Sixteen hex digits that differ when any source of our kernels does."""
     folder = str(Path(conv_advisor.kernels.__path__[0]) / "cuda")
     # As strings: paths that are globbed, compared and made relative take longer than all else here.
-    found = (f"{parent}/{name}" for parent, _, names in os.walk(folder) for name in names)
+    paths = (f"{parent}/{name}" for parent, _, names in os.walk(folder) for name in names)
     digest = hashlib.sha256()
-    for path in sorted(path for path in found if path.endswith(_SOURCES)):
+    for path in sorted(path for path in paths if path.endswith(_SOURCES)):
         digest.update(path[len(folder) :].encode() + b"\0" + Path(path).read_bytes())
     return digest.hexdigest()[:16]

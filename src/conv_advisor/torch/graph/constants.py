@@ -44,11 +44,11 @@ class Given:
 
     @property
     def places(self) -> frozenset[int]:
-        """Its own."""
+        """Its own place."""
         return frozenset((self.place,))
 
     def value(self, inputs: Sequence[Any], known: dict[Any, Any]) -> Any:
-        """It, in float32 at least."""
+        """The parameter or buffer itself, in float32."""
         return inputs[self.place].detach().float()
 
 
@@ -70,22 +70,22 @@ class Computed:
 
     @cached_property
     def places(self) -> frozenset[int]:
-        """The places, among a graph's inputs, of all that it is made of."""
-        found = set[int]()
+        """The places, among a graph's inputs, of all that it is computed from."""
+        places = set[int]()
 
-        def add(each: Any) -> Any:
-            found.update(each.places if isinstance(each, Given | Computed) else ())
-            return each
+        def add(operand: Any) -> Any:
+            places.update(operand.places if isinstance(operand, Given | Computed) else ())
+            return operand
 
         map_aggregate((self.args, dict(self.kwargs)), add)
-        return frozenset(found)
+        return frozenset(places)
 
     def value(self, inputs: Sequence[Any], known: dict[Any, Any]) -> Any:
-        """What it is for these inputs; what is computed on the way is known from then on."""
+        """Its value for these inputs; `known` keeps all that is computed on the way."""
         if self not in known:
             args, kwargs = map_aggregate(
                 (self.args, dict(self.kwargs)),
-                lambda each: each.value(inputs, known) if isinstance(each, Given | Computed) else each,
+                lambda operand: operand.value(inputs, known) if isinstance(operand, Given | Computed) else operand,
             )
             known[self] = self.function(*args, **kwargs)
         return known[self]
@@ -104,8 +104,8 @@ class Constants:
     Parameters
     ----------
     sources : mapping of Node to int
-        The inputs that are parameters or buffers whose changes are counted, and their places among all inputs. One that
-        the graph itself may write into is no constant all the same.
+        The inputs that are parameters or buffers whose changes are counted, and their places among all inputs. An input
+        that the graph itself may write into is no constant even so.
     """
 
     def __init__(self, sources: Mapping[Node, int]) -> None:
@@ -120,8 +120,8 @@ class Constants:
         ----------
         node : Node
         like : tensor
-            What it goes into. Where that is rounded to less than float32, steps that are rounded so may be in float32;
-            a constant with any other precision on the way, or of another device, is none.
+            The tensor that it goes into. Where that is less precise than float32, steps of the same precision may be
+            computed in float32; a value with any other precision on the way, or on another device, is no constant.
         """
         key = node, like.dtype, like.device
         if key not in self._known:
@@ -131,32 +131,32 @@ class Constants:
     def _constant_of(self, node: Node, like: Any) -> Constant | None:
         value = value_of(node)
         values = value if isinstance(value, tuple | list) else (value,)
-        if not all(isinstance(each, torch.Tensor) and _suits(each, like) for each in values):
+        if not all(isinstance(tensor, torch.Tensor) and _suits(tensor, like) for tensor in values):
             return None
         if node in self._sources:
             return Given(self._sources[node]) if self._is_left_alone(node) else None
         return self._computed(node, like) if _is_computed(node) else None
 
     def _computed(self, node: Node, like: Any) -> Computed | None:
-        if kind_of(node) == "view" and any(isinstance(each, torch.dtype) for each in node.args):
+        if kind_of(node) == "view" and any(isinstance(argument, torch.dtype) for argument in node.args):
             return None  # it reads the same bits as another type
         try:
-            args, kwargs = map_aggregate((node.args, node.kwargs), lambda each: self._operand(each, like))
+            args, kwargs = map_aggregate((node.args, node.kwargs), lambda operand: self._operand(operand, like))
         except _NotConstantError:
             return None
         return Computed(_function_of(node), args, kwargs)
 
     def _operand(self, operand: Any, like: Any) -> Any:
-        """What a function is called with in the place of one operand."""
+        """The constant, number or precision with which a function is called in the place of one operand."""
         if isinstance(operand, torch.dtype):
             return torch.float32
         if not isinstance(operand, Node):
             return operand
         number = number_of(operand)
-        found = self.constant_of(operand, like) if number is None else number
-        if found is None:
+        constant = self.constant_of(operand, like) if number is None else number
+        if constant is None:
             raise _NotConstantError
-        return found
+        return constant
 
     def _is_left_alone(self, node: Node) -> bool:
         """Whether nothing in the graph may write into a node's memory, this way or through a view of it."""
@@ -178,9 +178,9 @@ class Constants:
 
 
 def number_of(operand: Any) -> float | None:
-    """A number that is known before the graph runs; None where it is none.
+    """The number that an operand is, where it is known before the graph runs; else None.
 
-    A symbolic number stays so: whoever reads its value has the graph compiled again for each.
+    A symbolic number counts as unknown: to read its value would have the graph compiled again for each.
     """
     value = value_of(operand) if isinstance(operand, Node) else operand
     is_known = type(value) in (int, float) or (isinstance(value, torch.SymFloat) and value.node.expr.is_number)
@@ -191,9 +191,9 @@ def erase_unread(nodes: Iterable[Node | None]) -> None:
     """Erase nodes that were constants, and what they were computed from, where nobody reads them any more."""
     for node in nodes:
         if node is not None and not node.users and not node._erased and _is_computed(node):
-            made_of = node.all_input_nodes
+            operands = node.all_input_nodes
             node.graph.erase_node(node)
-            erase_unread(made_of)
+            erase_unread(operands)
 
 
 def _suits(value: Any, like: Any) -> bool:
@@ -203,7 +203,7 @@ def _suits(value: Any, like: Any) -> bool:
 def _is_computed(node: Node) -> bool:
     """Whether a node does nothing but compute a value, which is always the same for the same inputs."""
     norm = batch_norm_of(node)
-    if norm is not None:  # of a weight, which is standardised by its own statistics
+    if norm is not None:  # one that standardises a weight by its own statistics
         return norm.training is False or (norm.mean is None and norm.variance is None)
     is_call = node.op in ("call_function", "call_method")
     return is_call and kind_of(node) in _COMPUTED and is_pytorchs(node) and not changes_something(node)
@@ -212,5 +212,5 @@ def _is_computed(node: Node) -> bool:
 def _function_of(node: Node) -> Callable[..., Any]:
     kind = kind_of(node)
     name = "float" if kind in _CASTS else node.target
-    found: Callable[..., Any] = getattr(torch.Tensor, name) if isinstance(name, str) else name
-    return found
+    function: Callable[..., Any] = getattr(torch.Tensor, name) if isinstance(name, str) else name
+    return function

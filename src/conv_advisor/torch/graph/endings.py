@@ -57,8 +57,8 @@ def ending_of(conv: Node, *, has_bias: bool, taken: Collection[Node] = ()) -> En
 
     Notes
     -----
-    The convolution will read its operands where the last node stands. What may change one of them on the way ends the
-    search: ``y = conv(x); x.relu_(); relu(y + x)`` must read x as it was.
+    The convolution will read its operands where the last node stands. A node on the way that may change one of them
+    ends the search: ``y = conv(x); x.relu_(); relu(y + x)`` must read x as it was.
     """
     y, nodes = conv, list[Node]()
     addition: tuple[Node, int] | None = None
@@ -77,7 +77,7 @@ def ending_of(conv: Node, *, has_bias: bool, taken: Collection[Node] = ()) -> En
 
 
 def _next(y: Node) -> tuple[Node | None, Node | None]:
-    """Who alone reads y, and the gate where that is y times a gate of y, which reads it too; else None."""
+    """(None, the only reader of y), or (a gate of y, y times it) where those two read it; else (None, None)."""
     users = list(y.users)
     if len(users) == 1:
         return None, users[0]
@@ -90,14 +90,14 @@ def _next(y: Node) -> tuple[Node | None, Node | None]:
 
 
 def activation_of(node: Node, y: Node) -> Activation:
-    """The activation that a node computes of y; none where it is another, or of something else."""
-    read = _ACTIVATIONS.get(node.target)
-    named = dict(node.kwargs)
-    given = node.args[0] if node.args else named.pop("input", None)
-    if read is None or given is not y:
+    """The activation that a node computes of y; NONE where it computes another function, or one of another tensor."""
+    read_activation = _ACTIVATIONS.get(node.target)
+    kwargs = dict(node.kwargs)
+    operand = node.args[0] if node.args else kwargs.pop("input", None)
+    if read_activation is None or operand is not y:
         return Activation.NONE
     try:
-        return read(*node.args[1:], **named)
+        return read_activation(*node.args[1:], **kwargs)
     except TypeError:  # arguments that it is not known to take
         return Activation.NONE
 
@@ -124,28 +124,28 @@ def _place_of_residual(node: Node, y: Node, conv: Node) -> int | None:
 
 
 def _is_read_by_it_alone(node: Node, writer: Node) -> bool:
-    """Whether nobody else sees what is written into the memory of a node, which then need not be written at all."""
+    """Whether the writer alone sees what it writes into a node's memory: then it need not be written at all."""
     memory = memory_of(node)
     if memory is None or node.op in ("placeholder", "get_attr") or list(node.users) != [writer]:
         return False
-    return not any(memory_of(each) == memory for each in _before(writer) if each is not node)
+    return not any(memory_of(earlier) == memory for earlier in _before(writer) if earlier is not node)
 
 
 def _before(node: Node) -> Iterator[Node]:
-    return takewhile(lambda each: each is not node, node.graph.nodes)
+    return takewhile(lambda earlier: earlier is not node, node.graph.nodes)
 
 
 def _is_alike(node: Node, conv: Node) -> bool:
     """Whether a node's value is a tensor of the same shape and precision as the convolution's."""
-    value, wanted = value_of(node), value_of(conv)
+    value, conv_value = value_of(node), value_of(conv)
     if (
         not isinstance(value, torch.Tensor)
-        or not isinstance(wanted, torch.Tensor)
-        or value.dtype != wanted.dtype
-        or value.dim() != wanted.dim()
+        or not isinstance(conv_value, torch.Tensor)
+        or value.dtype != conv_value.dtype
+        or value.dim() != conv_value.dim()
     ):
         return False
-    return all(bool(size == other) for size, other in zip(value.shape, wanted.shape, strict=True))
+    return all(bool(size == conv_size) for size, conv_size in zip(value.shape, conv_value.shape, strict=True))
 
 
 def is_in_place_of(node: Node, conv: Node) -> bool:

@@ -30,7 +30,7 @@ class Weights:
 
     Notes
     -----
-    Each use of a weight is made for itself, so that layers that share one stay apart. They are filled by `foldings`.
+    Each convolution has tensors of its own, so that layers that share a weight stay apart. `foldings` fills them.
     """
 
     def __init__(self, gm: GraphModule, inputs: Sequence[Any]) -> None:
@@ -41,9 +41,9 @@ class Weights:
         self._values: dict[Any, Any] = {}  # fakes, which take long to make: one for all buffers that are alike
 
     def fold(self, sites: Iterable[Site]) -> None:
-        """Fold what scales and shifts a convolution's output, and compute weights and biases ahead that are computed.
+        """Fold what scales and shifts a convolution's output, and compute ahead the weights that a graph computes.
 
-        The call of a folded site takes the folded weight and bias, and its value stands for that of what is folded.
+        The call of a folded site takes the folded weight and bias, and its value replaces that of the folded nodes.
         """
         for site in sites:
             self._fold(site)
@@ -53,26 +53,26 @@ class Weights:
         return self._constant_weight(site) is not None
 
     def lay(self, site: Site) -> None:
-        """Let a convolution of which `can_lay` says so take its weight in the layout of its problem."""
+        """Let a convolution take its weight in the layout of its problem; `can_lay` must be true of it."""
         constant = self._constant_weight(site)
         if isinstance(constant, Given):
-            given = self._inputs[constant.place]
-            if given.is_contiguous(memory_format=MEMORY_FORMATS[site.problem.layout]):
+            weight = self._inputs[constant.place]
+            if weight.is_contiguous(memory_format=MEMORY_FORMATS[site.problem.layout]):
                 return
         if constant is not None:
             self._take(site, weight=constant)
 
     def foldings(self) -> Foldings | None:
-        """What keeps them as their sources are, filled now; None where all weights are as they were."""
+        """What keeps the new weights as their sources are, filled now; None where no weight was replaced."""
         if not self._made:
             return None
-        foldings = Foldings([Folded(tuple(made.values())) for made in self._made.values()])
+        foldings = Foldings([Folded(tuple(by_kind.values())) for by_kind in self._made.values()])
         foldings.update(self._inputs)
         return foldings
 
     def _constant_weight(self, site: Site) -> Constant | None:
-        made = self._made.get(site.node, {}).get("weight")
-        return self._constants.constant_of(site.operands[1], value_of(site.node)) if made is None else made[1]
+        folded = self._made.get(site.node, {}).get("weight")
+        return self._constants.constant_of(site.operands[1], value_of(site.node)) if folded is None else folded[1]
 
     def _fold(self, site: Site) -> None:
         like = value_of(site.node)
@@ -80,11 +80,11 @@ class Weights:
         if weight is not None and (bias is not None or site.operands[2] is None):
             filters = take_in(site.node, Filters(weight, bias), self._constants, self._is_exact(site))
             weight, bias = filters.weight, filters.bias
-        computed = {"weight": weight, "bias": bias}
-        self._take(site, **{kind: each for kind, each in computed.items() if isinstance(each, Computed)})
+        constants = {"weight": weight, "bias": bias}
+        self._take(site, **{kind: constant for kind, constant in constants.items() if isinstance(constant, Computed)})
 
     def _is_exact(self, site: Site) -> Any:
-        """Whether a scaled weight is neither too large nor too small for float16, which other precisions cannot be."""
+        """A test whether a scaled weight is too large or too small for float16; other precisions have room for all."""
 
         def is_exact(filters: Filters) -> bool:
             if site.dtype is not torch.float16:
@@ -92,8 +92,8 @@ class Weights:
             if value_of(site.node).is_cuda and torch.cuda.is_current_stream_capturing():
                 return False  # nothing can be waited for
             with torch.inference_mode(False), torch.no_grad():
-                most = float(filters.weight.value(self._inputs, {}).abs().max())
-            return most == 0 or _LEAST_NORMAL <= most <= torch.finfo(torch.float16).max
+                largest = float(filters.weight.value(self._inputs, {}).abs().max())
+            return largest == 0 or _LEAST_NORMAL <= largest <= torch.finfo(torch.float16).max
 
         return is_exact
 
@@ -101,22 +101,22 @@ class Weights:
         """Let a convolution read constants where it read its weight or bias."""
         problem = site.problem
         shapes = {"weight": (problem.k, problem.c // problem.groups, problem.r, problem.s), "bias": (problem.k,)}
-        _, *given = site.operands
-        taken = dict(zip(shapes, given, strict=True))
-        made = self._made.setdefault(site.node, {}) if constants else {}
+        _, *old_nodes = site.operands
+        nodes = dict(zip(shapes, old_nodes, strict=True))
+        by_kind = self._made.setdefault(site.node, {}) if constants else {}
         for kind, constant in constants.items():
             tensor = _empty(site, shapes[kind])
-            if kind in made:
-                setattr(self._gm, str(taken[kind].target), tensor)
+            if kind in by_kind:
+                setattr(self._gm, str(nodes[kind].target), tensor)
             else:
-                taken[kind] = self._add_buffer(site, kind, tensor)
-            made[kind] = tensor, constant
+                nodes[kind] = self._add_buffer(site, kind, tensor)
+            by_kind[kind] = tensor, constant
         if constants:
-            site.set_weight(**taken)
-            erase_unread(given)
+            site.set_weight(**nodes)
+            erase_unread(old_nodes)
 
     def _add_buffer(self, site: Site, kind: str, tensor: Any) -> Node:
-        from torch._dynamo.source import ConstantSource  # whoever captured the graph has imported it
+        from torch._dynamo.source import ConstantSource  # Dynamo, which captured the graph, has imported it
 
         name = f"conv_advisor_{site.node.name}_{kind}"
         self._gm.register_buffer(name, tensor)
@@ -135,10 +135,10 @@ def _sources(gm: GraphModule, inputs: Sequence[Any]) -> Mapping[Node, int]:
     placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
     return {
         node: place
-        for place, (node, given) in enumerate(zip(placeholders, inputs, strict=False))
+        for place, (node, value) in enumerate(zip(placeholders, inputs, strict=False))
         if "_dynamo_static_input_type" in (node.meta.get("tensor_dict") or {})
-        and isinstance(given, torch.Tensor)
-        and not given.is_inference()
+        and isinstance(value, torch.Tensor)
+        and not value.is_inference()
     }
 
 

@@ -33,18 +33,18 @@ from conv_advisor.torch.nodes import (
 from conv_advisor.torch.options import Options
 
 FAVOURED: Final = 0.9
-"""By how much predictions of a network may favour the wrong layout: one that is chosen where all its times are less by
-this factor is timed, and no other."""
+"""By how much predictions of a network may favour the wrong layout: what is chosen once all times in one layout are
+multiplied by this factor is timed, and nothing else."""
 
 LAID_OUT: Final = "%d of %d convolutions run in another layout than they were given in, by %d copies"
 """What is logged of a graph."""
 
 _NO_TENSORS: Final = ("size", "dim", "numel")
-"""What asks a tensor of nothing that differs between layouts."""
+"""Methods that ask a tensor for nothing that differs between layouts."""
 
 
 def lay_out(gm: GraphModule, sites: Sequence[Site], weights: Weights, chooser: Chooser, options: Options) -> list[Site]:
-    """The same convolutions, each in the layout of the least total time, and the graph with the conversions for it.
+    """The same convolutions, each in the layout of the least total time; the conversions go into the graph.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def lay_out(gm: GraphModule, sites: Sequence[Site], weights: Weights, chooser: C
     sites : sequence of Site
         With what ends in them.
     weights : Weights
-        Which lays out weights too.
+        Lays out the weights too.
     chooser : Chooser
         Whose times count: it predicts which layouts may be worth it, and times those.
     options : Options
@@ -67,7 +67,7 @@ def lay_out(gm: GraphModule, sites: Sequence[Site], weights: Weights, chooser: C
     chosen = _choose(flow, chooser, options)
     n_copies = flow.convert(chosen)
     laid = [dataclasses.replace(site, problem=_in(site.problem, flow.layout_of(site, chosen))) for site in sites]
-    moved = [site for site, given in zip(laid, sites, strict=True) if site.problem.layout is not given.problem.layout]
+    moved = [site for site, old in zip(laid, sites, strict=True) if site.problem.layout is not old.problem.layout]
     for site in moved:
         weights.lay(site)
     log.info(LAID_OUT, len(moved), len(laid), n_copies)
@@ -76,9 +76,9 @@ def lay_out(gm: GraphModule, sites: Sequence[Site], weights: Weights, chooser: C
 
 def _choose(flow: _Flow, chooser: Chooser, options: Options) -> tuple[Layout, ...]:
     """A layout for each operator of the flow: kept, or else by times that are predicted first and then measured."""
-    kept = chooser.kept_layouts(flow.name, options)
-    if kept is not None and len(kept) == len(flow.network.operators):
-        return kept
+    layouts = chooser.kept_layouts(flow.name, options)
+    if layouts is not None and len(layouts) == len(flow.network.operators):
+        return layouts
     convert_ms = partial(chooser.conversion_ms, options=options)
     choose = partial(choose_layouts, flow.network, convert_ms=convert_ms)
     predicted = flow.times({problem: chooser.predicted_ms(problem, options) for problem in flow.problems()})
@@ -93,8 +93,11 @@ def _choose(flow: _Flow, chooser: Chooser, options: Options) -> tuple[Layout, ..
 
 
 def _favouring(times: Iterable[Times | None], layout: Layout | None) -> list[Times | None]:
-    """The same times, but in one layout a little less."""
-    return [own and {each: ms * (FAVOURED if each is layout else 1.0) for each, ms in own.items()} for own in times]
+    """The same times, but those in one layout a little less."""
+    return [
+        by_layout and {timed: ms * (FAVOURED if timed is layout else 1.0) for timed, ms in by_layout.items()}
+        for by_layout in times
+    ]
 
 
 class _Flow:
@@ -103,7 +106,7 @@ class _Flow:
     Attributes
     ----------
     network : Network
-        Of everything whose layout may change. All other nodes are outside, which gives and takes tensors as they are.
+        All operators whose layout may change. All other nodes are outside: they give and take tensors as they are.
     """
 
     def __init__(self, gm: GraphModule, sites: Sequence[Site], weights: Weights) -> None:
@@ -114,14 +117,14 @@ class _Flow:
         self._members: list[list[Node]] = []
         self._sites: list[Site | None] = []
         for group in groups:
-            found = [by_node[node] for node in group if node in by_node]
-            ended = {node for site in found for node in (site.node, *(site.ending.nodes if site.ending else ()))}
-            if len(found) > 1 or not all(node in ended or takes_either(node) for node in group):
+            in_group = [by_node[node] for node in group if node in by_node]
+            ended = {node for site in in_group for node in (site.node, *(site.ending.nodes if site.ending else ()))}
+            if len(in_group) > 1 or not all(node in ended or takes_either(node) for node in group):
                 continue
-            if found and not weights.can_lay(found[0]):
+            if in_group and not weights.can_lay(in_group[0]):
                 continue
             self._members.append(group)
-            self._sites.append(found[0] if found else None)
+            self._sites.append(in_group[0] if in_group else None)
         self._places = {node: place for place, group in enumerate(self._members) for node in group}
         self._reads = {node: list(_tensors_read(node, by_node.get(node))) for node in nodes}
         self.network = self._network()
@@ -148,9 +151,9 @@ class _Flow:
 
     @property
     def name(self) -> str:
-        """What tells this flow from others: its problems, and which hand what to which."""
+        """A hash that tells this flow from others: of its problems, and of which hands which tensors to which."""
         places = {name: place for place, name in enumerate(self.network.n_bytes)}
-        said = [
+        operators = [
             (
                 operator.problem.key if operator.problem else "",
                 [places[name] for name in operator.reads if name in places],
@@ -162,8 +165,8 @@ class _Flow:
             sorted(places[name] for name in names if name in places)
             for names in (self.network.outputs, self.network.in_nhwc)
         ]
-        told = repr((said, list(self.network.n_bytes.values()), edges))
-        return hashlib.sha256(told.encode()).hexdigest()[:32]
+        text = repr((operators, list(self.network.n_bytes.values()), edges))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def problems(self) -> list[ConvProblem]:
         """Every problem of the flow, in either layout."""
@@ -174,25 +177,25 @@ class _Flow:
         """The layers and their problems, in each of the layouts that any of these choices has for them."""
         for place, site in enumerate(self._sites):
             if site is not None:
-                for layout in dict.fromkeys(each[place] for each in chosen):
+                for layout in dict.fromkeys(layouts[place] for layouts in chosen):
                     yield site.layer, _in(site.problem, layout)
 
     def times(self, known_ms: Mapping[ConvProblem, float | None]) -> list[Times | None]:
-        """What each operator takes that is a convolution, by layout.
+        """The times of each operator that is a convolution, by layout; None for other operators.
 
-        A problem of which nothing is known cannot run; one of which nothing is known in the layout that it has stays
-        there, PyTorch's own.
+        A layout whose time is unknown cannot run. A problem that has no known time in any layout stays in its own, run
+        by PyTorch's own convolution.
         """
-        found: list[Times | None] = []
+        times: list[Times | None] = []
         for site in self._sites:
             if site is None:
-                found.append(None)
+                times.append(None)
                 continue
-            own = {layout: known_ms.get(_in(site.problem, layout)) for layout in Layout}
-            if all(ms is None for ms in own.values()):
-                own[site.problem.layout] = 0.0
-            found.append({layout: inf if ms is None else ms for layout, ms in own.items()})
-        return found
+            by_layout = {layout: known_ms.get(_in(site.problem, layout)) for layout in Layout}
+            if all(ms is None for ms in by_layout.values()):
+                by_layout[site.problem.layout] = 0.0
+            times.append({layout: inf if ms is None else ms for layout, ms in by_layout.items()})
+        return times
 
     def layout_of(self, site: Site, chosen: Sequence[Layout]) -> Layout:
         """The layout that is chosen for a convolution; its own where it is outside."""
@@ -200,29 +203,29 @@ class _Flow:
         return site.problem.layout if place is None else chosen[place]
 
     def convert(self, chosen: Sequence[Layout]) -> int:
-        """Let every node read tensors in its layout, of copies where they are in the other; how many those are."""
+        """Let every node read tensors in its layout, from copies where they are in the other; the number of copies."""
         n_copies = 0
         sides = {node: chosen[place] for node, place in self._places.items()}
         copies: dict[tuple[Node, Layout], Node] = {}
         for node, reads in self._reads.items():
             for read in reads:
-                wanted = sides.get(node, _given(read))
-                if not has_layout(value_of(read)) or wanted is sides.get(read, _given(read)):
+                layout = sides.get(node, _given(read))
+                if not has_layout(value_of(read)) or layout is sides.get(read, _given(read)):
                     continue
-                copy = copies.get((read, wanted))
+                copy = copies.get((read, layout))
                 if copy is None:
-                    copy = _insert_copy(self._gm, read, wanted, before=node)
+                    copy = _insert_copy(self._gm, read, layout, before=node)
                     n_copies += 1
-                    if memory_of(read) not in self._written:  # or the next reader may have to read something else
-                        copies[read, wanted] = copy
+                    if memory_of(read) not in self._written:  # else the next reader may have to read another value
+                        copies[read, layout] = copy
                 node.replace_input_with(read, copy)
         return n_copies
 
 
 def _groups(nodes: Sequence[Node], sites: Iterable[Site]) -> tuple[list[list[Node]], Collection[int]]:
-    """Nodes that must have one layout: a convolution and what ends in it, and all that shares memory which is written.
+    """Groups of nodes that must have one layout, in the order of their first nodes; and the memory that is written.
 
-    In the order of their first nodes; and the memory that is written.
+    A group is a convolution and what ends in it, or all nodes that share memory that is written.
     """
     heads: dict[Node, Node] = {}
 
@@ -246,14 +249,14 @@ def _groups(nodes: Sequence[Node], sites: Iterable[Site]) -> tuple[list[list[Nod
         if node.op.startswith("call") and changes_something(node):
             for read in written_by(node):
                 join(read, node)
-                written |= {memory: node for each in (read, node) if (memory := memory_of(each)) is not None}
+                written |= {memory: node for sharer in (read, node) if (memory := memory_of(sharer)) is not None}
     for node in nodes:
         if (memory := memory_of(node)) in written:
             join(written[memory], node)
-    found: dict[Node, list[Node]] = {}
+    groups: dict[Node, list[Node]] = {}
     for node in nodes:
-        found.setdefault(head(node), []).append(node)
-    return list(found.values()), written.keys()
+        groups.setdefault(head(node), []).append(node)
+    return list(groups.values()), written.keys()
 
 
 def _tensors_read(node: Node, site: Site | None) -> Iterator[Node]:
@@ -279,7 +282,7 @@ def _in(problem: ConvProblem, layout: Layout) -> ConvProblem:
 
 
 def _insert_copy(gm: GraphModule, read: Node, layout: Layout, *, before: Node) -> Node:
-    """A node that lays a tensor out anew: a function of PyTorch's, since graphs with others are not kept."""
+    """A node that lays a tensor out anew: it calls a function of PyTorch's, as graphs that call others are not kept."""
     with gm.graph.inserting_before(before):
         options: dict[str, Any] = {"memory_format": MEMORY_FORMATS[layout]}
         copy = gm.graph.call_function(torch.ops.aten.contiguous.default, (read,), options)

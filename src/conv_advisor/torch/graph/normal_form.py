@@ -16,14 +16,14 @@ _DROPOUTS: Final = frozenset(
 )
 """Kinds of operators that take x, a probability, and whether to drop anything."""
 _WRAPPERS: Final = {"tag_activation_checkpoint": 0, "wrap_with_set_grad_enabled": 1}
-"""Operators that, where no gradients are recorded, do nothing but run a graph; and which argument that is."""
+"""Operators that do nothing but run a graph where no gradients are recorded, and which argument the graph is."""
 
 
 def normalize(gm: GraphModule) -> None:
     """Bring a graph of Dynamo, or of an exported program, into the form that all else reads, in place.
 
-    What is within a checkpoint, or within ``torch.no_grad``, stands where all else does: no gradients are recorded.
-    Dropout in evaluation returns what it is given, and would stand between a convolution and what follows it.
+    The graph within a checkpoint or ``torch.no_grad`` takes the place of its call: no gradients are recorded.
+    Dropout in evaluation goes: it returns its input, and would stand between a convolution and what follows it.
     ``aten.convolution`` and the batch norm of core ATen, which ``run_decompositions`` leaves, become ``aten.conv2d``
     and ``aten.batch_norm``.
     """
@@ -40,22 +40,22 @@ def normalize(gm: GraphModule) -> None:
 
 
 def _unwrap(gm: GraphModule) -> None:
-    """Put what operators run that do nothing else in their places, the innermost first."""
+    """Replace operators that do nothing but run a graph by that graph, the innermost first."""
     for node in list(gm.graph.nodes):
         place = _WRAPPERS.get(kind_of(node)) if isinstance(node.target, torch._ops.HigherOrderOperator) else None
         if place is None or (place and node.args[0] is not False):
             continue
         inner = getattr(gm, str(node.args[place].target))
         _unwrap(inner)
-        is_closed = all(each.op != "get_attr" for each in inner.graph.nodes)
+        is_closed = all(inner_node.op != "get_attr" for inner_node in inner.graph.nodes)
         if is_closed and all(taker.target is operator.getitem for taker in node.users):
             _put_in_place(gm, node, place, inner.graph)
 
 
 def _put_in_place(gm: GraphModule, node: Node, place: int, inner: Graph) -> None:
-    given = [each for each in inner.nodes if each.op == "placeholder"]
+    placeholders = [inner_node for inner_node in inner.nodes if inner_node.op == "placeholder"]
     body, *operands = node.args[place:]
-    values = dict(zip(given, operands, strict=True))
+    values = dict(zip(placeholders, operands, strict=True))
     with gm.graph.inserting_before(node):
         returned: Any = gm.graph.graph_copy(inner, values)
     for taker in list(node.users):
@@ -69,8 +69,8 @@ def _is_idle_dropout(node: Node) -> bool:
     """Whether a node is a dropout that is told to drop nothing."""
     if kind_of(node) not in _DROPOUTS:
         return False
-    told = node.args[2] if len(node.args) > 2 else node.kwargs.get("training", node.kwargs.get("train"))
-    return told is False
+    training = node.args[2] if len(node.args) > 2 else node.kwargs.get("training", node.kwargs.get("train"))
+    return training is False
 
 
 def _make_conv2d(node: Node) -> None:
@@ -81,7 +81,7 @@ def _make_conv2d(node: Node) -> None:
 
 
 def _make_batch_norm(gm: GraphModule, first: Node) -> None:
-    """Let one operator return what is the first of three; the others are empty, and nobody reads them."""
+    """Replace a batch norm of three outputs by one that returns the first: the others are empty, and never read."""
     norm = first.args[0]
     if norm.target is not _aten._native_batch_norm_legit_no_training.default:
         return

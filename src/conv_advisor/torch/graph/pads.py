@@ -18,10 +18,10 @@ _NAMES: Final = {"pad": ("input", "pad", "mode", "value"), "constant_pad_nd": ("
 
 
 def take_in_pads(graph: Graph) -> None:
-    """Let convolutions pad their input themselves, in place, where all that reads a padded image are convolutions.
+    """Let convolutions pad their input themselves, in place, where only convolutions read a padded image.
 
-    One whose opposite sides differ then has a padding of four numbers, which PyTorch's own does not take: what is left
-    of those is PyTorch's again by `put_back_pads`.
+    One whose opposite sides differ then has a padding of four numbers, which PyTorch's own does not take: for those
+    that stay PyTorch's own, `put_back_pads` puts the zeros back.
     """
     for node in reversed(list(graph.nodes)):  # of two in a row the last first
         sides = _sides_of_pad(node)
@@ -51,9 +51,9 @@ def _sides_of_pad(node: Node) -> Sides | None:
     names = _NAMES.get(kind_of(node)) if node.op == "call_function" and is_pytorchs(node) else None
     if names is None:
         return None
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    amounts, value = given.get("pad"), value_of(node)
-    if given.get("mode", "constant") != "constant" or number_of(given.get("value") or 0) != 0:
+    arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
+    amounts, value = arguments.get("pad"), value_of(node)
+    if arguments.get("mode", "constant") != "constant" or number_of(arguments.get("value") or 0) != 0:
         return None
     if not isinstance(amounts, tuple | list) or not isinstance(value, torch.Tensor) or value.dim() != 4:
         return None
@@ -68,11 +68,11 @@ def _image(pad: Node) -> Node:
 
 
 def _can_take(user: Node, pad: Node) -> bool:
-    """Whether who reads a padded image is a convolution that can read the image as it is, where it stands itself."""
+    """Whether a reader of a padded image is a convolution that can read the bare image at its own place."""
     if user.op != "call_function" or user.target not in CONVOLUTIONS:
         return False
     image, (x, *others) = _image(pad), arguments_of(user)
-    formats = {torch._prims_common.suggest_memory_format(value_of(each)) for each in (image, pad)}
+    formats = {torch._prims_common.suggest_memory_format(value_of(node)) for node in (image, pad)}
     if x is not pad or pad in others or len(formats) != 1:
         return False
     return _own_sides(user) is not None and not _may_be_written(image, pad, user)
@@ -100,7 +100,7 @@ def _may_be_written(image: Node, first: Node, last: Node) -> bool:
 def _take(conv: Node, image: Node, sides: Sides) -> None:
     _, weight, bias, stride, _, *rest = arguments_of(conv)
     own: Any = _own_sides(conv)
-    top, left, bottom, right = (one + other for one, other in zip(own, sides, strict=True))
+    top, left, bottom, right = (own_side + side for own_side, side in zip(own, sides, strict=True))
     padding = (top, left) if (top, left) == (bottom, right) else (top, left, bottom, right)
     if conv.target is _aten.conv2d.padding:
         conv.target = _aten.conv2d.default

@@ -18,7 +18,7 @@ _all_foldings: Final[weakref.WeakSet[Foldings]] = weakref.WeakSet()
 
 
 def refresh() -> None:
-    """Compute all that was folded again before the next call of each compiled model.
+    """Let each compiled model compute anew, before its next call, all that was folded.
 
     It is needed after a change of weights that PyTorch does not count: one made in place through ``tensor.data``.
     What goes through ``load_state_dict``, an optimizer, or any other in-place operation is noticed without it.
@@ -34,7 +34,7 @@ class Folded:
     Parameters
     ----------
     made : tuple of (tensor, Constant)
-        Each, and what it is to be.
+        Each tensor, and the constant that it is to hold.
     """
 
     made: tuple[tuple[Any, Constant], ...]
@@ -48,7 +48,7 @@ class Folded:
 
 @dataclass
 class _Instance:
-    """What one of several modules that share a graph has folded, kept while others have their turn."""
+    """The folded tensors of one of several modules that share a graph, kept while others have their turn."""
 
     sources: Sequence[weakref.ref[Any]]
     versions: list[int] | None
@@ -58,14 +58,14 @@ class _Instance:
 class Foldings:
     """The folded convolutions of one graph, and what their sources were when they were folded last.
 
-    Modules of one class, such as the blocks of a model that are compiled one by one, share a graph, and what it reads
-    its weights from. So what each has folded is kept, and copied there when it is its turn.
+    Modules of one class, such as the blocks of a model that are compiled one by one, share a graph and the tensors that
+    it reads its weights from. So what each module folded is kept, and copied into those tensors when it is its turn.
     """
 
     def __init__(self, folded: Sequence[Folded]) -> None:
         self._folded = folded
-        self._tensors = [tensor for each in folded for tensor, _ in each.made]
-        self._sources = _taker({place for each in folded for _, constant in each.made for place in constant.places})
+        self._tensors = [tensor for conv in folded for tensor, _ in conv.made]
+        self._sources = _taker({place for conv in folded for _, constant in conv.made for place in constant.places})
         self._seen: tuple[list[int], list[int]] | None = None
         self._owner: Sequence[weakref.ref[Any]] = ()
         self._instances: dict[tuple[int, ...], _Instance] = {}
@@ -91,7 +91,7 @@ class Foldings:
             if seen == self._seen:  # another thread was sooner
                 return
             self._fold(inputs, sources, *seen)
-            self._times += 1  # who ran meanwhile reads this behind the other
+            self._times += 1  # ahead of `_seen`, which a call that ran meanwhile reads first
             self._seen = seen
 
     def _fold(self, inputs: Sequence[Any], sources: Sequence[Any], versions: list[int], addresses: list[int]) -> None:
@@ -102,23 +102,23 @@ class Foldings:
         if instance is not None and instance.versions == versions:
             torch._foreach_copy_(self._tensors, instance.tensors)
             return
-        for each in self._folded:
-            each.fold(inputs)
+        for conv in self._folded:
+            conv.fold(inputs)
         if instance is not None:  # a captured graph may go on reading there
             torch._foreach_copy_(instance.tensors, self._tensors)
             instance.versions = versions
-        elif self._instances:  # at once: when its turn is over a graph may be captured, in which nothing is copied yet
+        elif self._instances:  # now: when its turn ends a capture may be under way, in which nothing is copied yet
             self._keep(versions, addresses)
 
     def _keep_if_alive(self, versions: list[int], addresses: list[int]) -> None:
-        """Keep what is folded if its sources still lie there: they were not replaced, but are another module's."""
-        self._instances = {key: each for key, each in self._instances.items() if _lie_at(each.sources, key)}
+        """Keep what is folded if its sources still lie there: they are another module's, and were not replaced."""
+        self._instances = {key: instance for key, instance in self._instances.items() if _lie_at(instance.sources, key)}
         if tuple(addresses) not in self._instances and _lie_at(self._owner, addresses):
             self._keep(versions, addresses)
 
     def _keep(self, versions: list[int], addresses: list[int]) -> None:
-        kept = [tensor.clone() for tensor in self._tensors]
-        self._instances[tuple(addresses)] = _Instance(self._owner, versions, kept)
+        copies = [tensor.clone() for tensor in self._tensors]
+        self._instances[tuple(addresses)] = _Instance(self._owner, versions, copies)
 
     def _has_moved(self, inputs: Sequence[Any]) -> bool:
         return self._seen is None or [*map(_address, self._sources(inputs))] != self._seen[1]
@@ -130,14 +130,14 @@ class Foldings:
         ----------
         compiled : callable
         watch : bool
-            Whether each call looks at them; else what `refresh` says alone counts, and whose they are.
+            Whether each call looks for changes of the sources; else only `refresh` counts, and a move to other sources.
         repeats : bool
             Whether the graph may run twice, since it writes into nothing that it is given. A call then looks while the
             GPU works, and runs again in the rare case that there was a change.
         """
 
         def call_in_turn(*inputs: Any) -> Any:
-            with self._lock:  # until all of it is enqueued: then another module's weights may take the place
+            with self._lock:  # until the whole graph is enqueued: only then may another module's weights replace these
                 self._wait_for_others(self._sources(inputs)[0].device)
                 if watch or self._has_moved(inputs):
                     self.update(inputs)
@@ -189,7 +189,7 @@ def _lie_at(sources: Sequence[weakref.ref[Any]], addresses: Sequence[int]) -> bo
 
 
 def _taker(places: set[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What takes the inputs at these places."""
+    """A function that takes the inputs at these places."""
     first, *others = sorted(places)
     if others:
         return itemgetter(first, *others)

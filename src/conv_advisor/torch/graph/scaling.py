@@ -33,29 +33,29 @@ class Filters:
     bias: Constant | None
 
     def scaled(self, factor: _Operand) -> Filters:
-        """Those whose output is this one's times a factor: a number, or one number per filter."""
+        """The filters whose output is that of these times a factor: a number, or one number per filter."""
         bias = None if self.bias is None else Computed(_times, (self.bias, factor))
         return Filters(Computed(_weight_times, (self.weight, factor)), bias)
 
     def shifted(self, shift: _Operand, sign: int = 1) -> Filters:
-        """Those whose output is this one's and a shift; or without it, where the sign is -1."""
+        """The filters whose output is that of these plus a shift; minus the shift, where the sign is -1."""
         bias = self.bias or Computed(_no_bias, (self.weight,))
         return Filters(self.weight, Computed(_plus, (bias, shift, sign)))
 
 
 Step = Callable[[Filters], Filters]
-"""From the filters of a convolution to those whose output is what a node makes of its output."""
+"""Takes the filters of a convolution, and returns those whose output is what a node makes of its output."""
 
 
 def take_in(
     conv: Node, filters: Filters, constants: Constants, is_exact: Callable[[Filters], bool] = lambda _: True
 ) -> Filters:
-    """The filters with all that scales and shifts the output of a convolution, which is gone from the graph then.
+    """The filters, with the nodes that scale and shift the output of a convolution folded in and gone from the graph.
 
     Parameters
     ----------
     conv : Node
-        Its value stands for that of the last step then.
+        Its value then replaces that of the last folded node.
     filters : Filters
         Those that it has.
     constants : Constants
@@ -67,18 +67,18 @@ def take_in(
         step = _step_of(node, conv, constants)
         if step is None or not is_in_place_of(node, conv):
             break
-        more = step(filters)
-        if more.weight is not filters.weight and batch_norm_of(node) is None and not is_exact(more):
+        folded = step(filters)
+        if folded.weight is not filters.weight and batch_norm_of(node) is None and not is_exact(folded):
             break
-        filters, read = more, node.all_input_nodes
+        filters, operands = folded, node.all_input_nodes
         node.replace_all_uses_with(conv)
         conv.graph.erase_node(node)
-        erase_unread(each for each in read if each is not conv)
+        erase_unread(operand for operand in operands if operand is not conv)
     return filters
 
 
 def _next(y: Node) -> Node | None:
-    """Who alone reads y, or else writes into it before all others, which then read what it wrote."""
+    """The only reader of y, or one that writes into y before all others, which then read what it wrote; else None."""
     if not y.users:
         return None
     first = min(y.users)
@@ -90,7 +90,9 @@ def _step_of(node: Node, y: Node, constants: Constants) -> Step | None:
     """What a node does to y; None where it is no scale or shift by constants."""
     if batch_norm_of(node) is not None:
         return _batch_norm(node, y, constants)
-    if not is_pytorchs(node) or any(name not in ("alpha", "value") or each != 1 for name, each in node.kwargs.items()):
+    if not is_pytorchs(node) or any(
+        name not in ("alpha", "value") or value != 1 for name, value in node.kwargs.items()
+    ):
         return None
     if kind_of(node) == "addcmul":
         return _addcmul(node, y, constants)
@@ -109,11 +111,11 @@ def _batch_norm(node: Node, y: Node, constants: Constants) -> Step | None:
     norm = batch_norm_of(node)
     if norm is None or norm.x is not y or norm.training is not False:
         return None
-    given = (norm.mean, norm.variance, norm.scale, norm.shift)
-    found = [each and constants.constant_of(each, value_of(y)) for each in given]
-    mean, variance, scale, shift = found
+    operands = (norm.mean, norm.variance, norm.scale, norm.shift)
+    values = [operand and constants.constant_of(operand, value_of(y)) for operand in operands]
+    mean, variance, scale, shift = values
     epsilon = number_of(norm.epsilon)
-    if mean is None or variance is None or epsilon is None or [*map(bool, found)] != [*map(bool, given)]:
+    if mean is None or variance is None or epsilon is None or [*map(bool, values)] != [*map(bool, operands)]:
         return None
     factor = Computed(_factor, (variance, epsilon, scale))
 
@@ -128,7 +130,7 @@ def _addcmul(node: Node, y: Node, constants: Constants) -> Step | None:
     """The step that ``addcmul(shift, y, factor)`` is, or ``addcmul(y, one, other)``; it writes into y at most."""
     if len(node.args) != 3 or node.args.count(y) != 1 or (changes_something(node) and node.args[0] is not y):
         return None
-    first, second = (_by_filter(each, y, constants) for each in node.args if each is not y)
+    first, second = (_by_filter(operand, y, constants) for operand in node.args if operand is not y)
     if first is None or second is None:
         return None
     if node.args[0] is not y:
@@ -142,13 +144,13 @@ def _by_filter(operand: Any, y: Node, constants: Constants) -> _Operand | None:
     number = number_of(operand)
     if number is not None or not isinstance(operand, Node):
         return number
-    value, wanted = value_of(operand), value_of(y)
-    if not isinstance(value, torch.Tensor) or value.dim() > wanted.dim():
+    value, y_value = value_of(operand), value_of(y)
+    if not isinstance(value, torch.Tensor) or value.dim() > y_value.dim():
         return None
-    shape = (1,) * (wanted.dim() - value.dim()) + tuple(value.shape)
-    if shape not in ((1, wanted.shape[1], 1, 1), (1, 1, 1, 1)):
+    shape = (1,) * (y_value.dim() - value.dim()) + tuple(value.shape)
+    if shape not in ((1, y_value.shape[1], 1, 1), (1, 1, 1, 1)):
         return None
-    return constants.constant_of(operand, wanted)
+    return constants.constant_of(operand, y_value)
 
 
 def _divided(divisor: _Operand) -> Step | None:

@@ -44,11 +44,11 @@ class Site:
     geometry : Geometry
     problem : ConvProblem
     dtype : torch.dtype
-        Of y, and of x and weight once autocast has been at them.
+        Of y, and of x and weight after autocast cast them.
     layer : str
         The name of the module, as its model knows it.
     ending : Ending or None
-        What ends in it, with which it is another problem; None where that was not asked.
+        What ends in it, which makes it another problem; None where nobody looked for it.
     """
 
     node: Node
@@ -82,16 +82,16 @@ def find_sites(gm: GraphModule) -> tuple[list[Site], list[tuple[str, str]]]:
     sites : list of Site
         Those that are a problem of ours.
     others : list of (str, str)
-        Of the others the layer, and why it is none.
+        The layer of each other one, and why that is no problem of ours.
     """
     sites, others = [], []
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target in CONVOLUTIONS:
-            found = _site(node)
-            if isinstance(found, str):
-                others.append((layer_of(node), found))
+            site = _site(node)
+            if isinstance(site, str):  # why it is none
+                others.append((layer_of(node), site))
             else:
-                sites.append(found)
+                sites.append(site)
         elif isinstance(node.target, torch._ops.HigherOrderOperator):
             others.append((layer_of(node), WRAPPED))
     return sites, others
@@ -149,7 +149,7 @@ def _operands(gm: GraphModule, site: Site) -> list[Node | None]:
 
 def _site(node: Node) -> Site | str:
     x, weight, _, *rest = arguments_of(node)
-    values = [value_of(each) for each in (x, weight, node) if isinstance(each, Node)]
+    values = [value_of(tensor) for tensor in (x, weight, node) if isinstance(tensor, Node)]
     if len(values) != 3 or not all(isinstance(value, torch.Tensor) for value in values):
         return "its operands were not traced as tensors"
     x_value, weight_value, y_value = values

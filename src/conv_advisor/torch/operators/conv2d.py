@@ -96,7 +96,7 @@ def load(
     geometry: tuple[Any, ...],
     activation: str,
 ) -> Run | None:
-    """What runs a plan on a shape that it meets for the first time; PyTorch's own where nothing is kept of it."""
+    """What runs a plan on a shape that it meets for the first time; None where no choice is kept for that shape."""
     if torch.cuda.is_current_stream_capturing():
         return None
     from conv_advisor.torch.choosing.gpu import load_kept
@@ -135,10 +135,10 @@ def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     x, weight = ctx.saved_tensors
     stride, padding, dilation, groups = ctx.geometry
-    wanted = [*ctx.needs_input_grad[:2], False]
+    needs_grad = [*ctx.needs_input_grad[:2], False]
     padded, even = pad(x, padding)
     grad_x, grad_weight, _ = torch.ops.aten.convolution_backward.default(
-        grad, padded, weight, None, stride, even, dilation, False, [0, 0], groups, wanted
+        grad, padded, weight, None, stride, even, dilation, False, [0, 0], groups, needs_grad
     )
     if padded is not x and grad_x is not None:
         top, left, *_ = padding

@@ -30,10 +30,10 @@ from conv_advisor.torch.operators.conv2d import conv2d, forget, load
 from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
 
 NAME: Final = "conv_advisor_conv2d_v1"
-"""As compiled graphs, which may be kept, call `convolve_into`."""
+"""The name by which compiled graphs, which may be kept, call `convolve_into`."""
 
 DEVICES: Final = {"cuda"}
-"""Where it is called so; elsewhere the operators are called as any other."""
+"""Types of devices on which it is called so; elsewhere the operators are called as any other."""
 
 
 def convolve_into(x: Any, weight: Any, *ends: Any, plan: str, out: Any) -> None:
@@ -81,7 +81,7 @@ def register() -> None:
 
 
 def _lowered(operator: Any, tensors: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
-    """Inductor's node for one call: as of any other operator where it writes C++ or a graph leaves the process."""
+    """Inductor's node for one call; that of any other operator where it writes C++ or a graph leaves the process."""
     y = V.graph.current_node.meta.get("val")
     leaves_python = any(getattr(V.graph, name, False) for name in ("cpp_wrapper", "aot_mode", "fx_wrapper"))
     if y is None or y.device.type not in DEVICES or leaves_python:
@@ -110,18 +110,18 @@ def _dense(tensor: Any, layout: Layout) -> Any:
 def _load(key: tuple[str, Any, int], x: Any, weight: Any, ends: tuple[Any, ...]) -> Any:
     problem = _problem_of_plan(key[0])
     geometry = geometry_of_problem(problem).arguments
-    given = _bias_and_residual(problem, ends) if ends else ()
-    return load(key, x, weight, given, geometry, problem.epilogue.activation.value)
+    bias_and_residual = _bias_and_residual(problem, ends) if ends else ()
+    return load(key, x, weight, bias_and_residual, geometry, problem.epilogue.activation.value)
 
 
 def _bias_and_residual(problem: ConvProblem, ends: tuple[Any, ...]) -> tuple[Any, Any]:
-    left = list(ends)
-    bias = left.pop(0) if problem.epilogue.bias else None
-    return bias, left.pop(0) if problem.epilogue.residual else None
+    remaining = list(ends)
+    bias = remaining.pop(0) if problem.epilogue.bias else None
+    return bias, remaining.pop(0) if problem.epilogue.residual else None
 
 
 @cache
 def _problem_of_plan(plan: str) -> ConvProblem:
-    """The problem that a plan is named after; of its sizes those of the filter alone are certain."""
+    """The problem that a plan is named after; only the sizes of its filter are certain."""
     short, dtype, layout = plan.partition("/")[0].rsplit("-", 2)
     return ConvProblem.parse(short, dtype=dtype, layout=layout)
