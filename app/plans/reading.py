@@ -95,7 +95,8 @@ def _asked(head: bytes, body: bytes | memoryview, check: Callable[[], object]) -
 
 def _file(*parts: bytes | memoryview) -> IO[bytes]:
     """A file in memory, where the system has such: to write into a pipe is to wait for who reads it."""
-    file = os.fdopen(os.memfd_create("model"), "w+b") if hasattr(os, "memfd_create") else TemporaryFile()  # noqa: SIM115
+    in_memory = hasattr(os, "memfd_create")
+    file = os.fdopen(os.memfd_create("model"), "w+b") if in_memory else TemporaryFile()  # noqa: SIM115 - callers close it
     file.writelines(parts)
     file.seek(0)
     return file

@@ -86,7 +86,7 @@ def test_layers_are_told_by_the_names_of_their_modules(chooser: EverythingAdvise
     assert {"0.0", "2.conv1", "3.project.0"} <= set(chooser.layers.values())
 
 
-class Counting(nn.Module):
+class Activated(nn.Module):
     """A layer, and an activation behind it."""
 
     def __init__(self, layer: nn.Module) -> None:
@@ -109,7 +109,7 @@ DECLINED = {
 @pytest.mark.parametrize("name", DECLINED)
 def test_what_is_none_of_ours_stays_as_it_is(name: str, chooser: EverythingAdvised, quick: Any) -> None:
     layer, shape = DECLINED[name]
-    network = Counting(layer).eval()
+    network = Activated(layer).eval()
     x = random(*shape).to(next(layer.parameters()).dtype)
     with torch.no_grad():
         assert_near(compiled(network)(x), network(x))
@@ -135,7 +135,7 @@ def test_padding_stride_dilation_and_groups_become_the_problem(
     name: str, chooser: EverythingAdvised, quick: Any
 ) -> None:
     layer, shape, key = ADVISED[name]
-    network = Counting(layer).eval()
+    network = Activated(layer).eval()
     x = random(*shape)
     with torch.no_grad():
         assert_near(compiled(network)(x), network(x))
