@@ -98,8 +98,10 @@ class Planes:
         planes, multiplier = self.threads // (tiles_p * tiles_q), multiplier_of(problems)
         bands = ceil_div(tiles_p, np.maximum(1, self.threads // tiles_q))
         is_whole = planes >= multiplier
-        whole = np.minimum(planes // multiplier, problems.n * problems.c) * multiplier
-        return np.where(is_whole, whole, 1), np.where(is_whole, problems.p, self.strip * ceil_div(tiles_p, bands))
+        whole_planes = np.minimum(planes // multiplier, problems.n * problems.c) * multiplier
+        return np.where(is_whole, whole_planes, 1), np.where(
+            is_whole, problems.p, self.strip * ceil_div(tiles_p, bands)
+        )
 
     def grid_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Blocks, and threads of each."""

@@ -106,7 +106,7 @@ class _Product:
     def crop(
         self, source: _Planes, outputs: tuple[Any, ...], n_begin: int, images: int, k_begin: int, filters: int
     ) -> None:
-        """Scale, apply the epilogue and write the outputs of some images and filters; `outputs` is y, then `ends`."""
+        """Scale, apply the epilogue and write the outputs of some images and filters; `outputs` is y and its `ends`."""
         problem, plan = self._problem, self._plan
         pixels = problem.p * problem.q
         threads = threads_for(pixels)

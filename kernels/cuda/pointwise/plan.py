@@ -145,7 +145,7 @@ def tiles_of(tile: Tile, problems: Problems) -> tuple[Any, Any]:
 
 
 def blocks_for(cut: Cut[Tile], problem: ConvProblem, processors: int) -> int:
-    """Blocks of the grid. Resident blocks are as many as fit at a time, reduced so that their shares are equal."""
+    """Blocks of the grid. Resident blocks are as many as fit at a time, at most what equal shares of tiles need."""
     return int(_grid(cut.tile, cut.cluster, problem, residents(cut.tile, problem), processors))
 
 

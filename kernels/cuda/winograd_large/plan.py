@@ -268,7 +268,7 @@ def expected_us(problem: ConvProblem, device: Device, launch_us: float, timed: T
     stages = ceil(slices_of(problem) / DEPTH)
     latency = timed.latency_us + timed.stage_latency_us * stages
     busy = timed.busy_us + timed.stage_busy_us * stages
-    processors = device.processors or 1  # unknown for a device known only from a model's card; the workspace is needed
+    processors = device.processors or 1  # unknown for a device that only a tree's card names; its workspace is needed
     generations, remaining = divmod(ceil(gemm_blocks(problem, cut, cut.images) / processors), cut.tile.blocks)
     last_us = max(latency, remaining * busy) if remaining else 0.0
     return ceil(problem.n / cut.images) * (launch_us + generations * max(latency, cut.tile.blocks * busy) + last_us)
