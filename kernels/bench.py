@@ -95,7 +95,7 @@ def measure(
     runner : Runner
     problem : ConvProblem
     variants : iterable of Variant
-        Timed in this order; those that come first set the mark for pruning.
+        Timed in this order; the first ones set the mark for pruning.
     options : BenchOptions
     run_id : str
     best_ms : float, optional
@@ -186,7 +186,7 @@ def convolve(
 
 
 def picks(runner: Runner, problem: ConvProblem, options: BenchOptions | None = None) -> list[Pick]:
-    """What the device's own library would choose for the problem; empty where it has no opinion."""
+    """The choices of the device's own library for the problem; empty where it makes none."""
     options = options or BenchOptions()
     return list(runner.picks(problem, options.workspace_limit_bytes))
 

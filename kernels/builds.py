@@ -1,4 +1,4 @@
-"""What compilers made, kept in the user's cache: the same source, options and compiler are compiled once."""
+"""Builds kept in the user's cache: the same source with the same options and compiler is compiled once."""
 
 from __future__ import annotations
 

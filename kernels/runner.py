@@ -118,7 +118,7 @@ class Runner(Protocol):
         """Time launches until the stop rule is met."""
 
     def picks(self, problem: ConvProblem, workspace_limit_bytes: int) -> Sequence[Pick]:
-        """What the device's own library would choose."""
+        """The choices of the device's own library."""
 
     def release(self) -> None:
         """Give back cached memory between problems."""

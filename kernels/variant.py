@@ -1,4 +1,4 @@
-"""What a variant is: a stateless value with a stable id, a rule that says where it applies, and its workspace."""
+"""A variant: a stateless value with a stable id, a rule that says where it applies, and its workspace."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Launch:
     workspace_bytes : int
         Scratch memory it holds.
     plan : dict
-        What rebuilds it, together with the variant's id, as in `Measurement.plan`.
+        Together with the variant's id, rebuilds the launch, as in `Measurement.plan`.
     scratch : tuple of Scratch
         Its scratch memory, which may be replaced. Where this is empty though `workspace_bytes` is not 0, the launch
         keeps its own memory for good, and must not run on two streams at once.

@@ -88,8 +88,8 @@ def _four_filters(
     x: Array, base: int, offsets: Array, weight: Array, first: int, depth: int, sums: Array, length: int
 ) -> None:
     """Add to four rows of sums, _BLOCK apart, the products of four filters, `depth` apart in weight."""
-    whole = depth - depth % 4
-    for j in range(0, whole, 4):
+    whole_fours = depth - depth % 4
+    for j in range(0, whole_fours, 4):
         x0 = x[base + offsets[j] : base + offsets[j] + length]
         x1 = x[base + offsets[j + 1] : base + offsets[j + 1] + length]
         x2 = x[base + offsets[j + 2] : base + offsets[j + 2] + length]
@@ -108,7 +108,7 @@ def _four_filters(
             sums[_BLOCK + i] = sums[_BLOCK + i] + b0 * v0 + b1 * v1 + b2 * v2 + b3 * v3
             sums[2 * _BLOCK + i] = sums[2 * _BLOCK + i] + c0 * v0 + c1 * v1 + c2 * v2 + c3 * v3
             sums[3 * _BLOCK + i] = sums[3 * _BLOCK + i] + d0 * v0 + d1 * v1 + d2 * v2 + d3 * v3
-    for j in range(whole, depth):
+    for j in range(whole_fours, depth):
         x0 = x[base + offsets[j] : base + offsets[j] + length]
         a0, b0 = weight[first + j], weight[first + depth + j]
         c0, d0 = weight[first + 2 * depth + j], weight[first + 3 * depth + j]
@@ -124,8 +124,8 @@ def _one_filter(
     x: Array, base: int, offsets: Array, weight: Array, first: int, depth: int, sums: Array, length: int
 ) -> None:
     """Add the products of one filter to `sums`."""
-    whole = depth - depth % 4
-    for j in range(0, whole, 4):
+    whole_fours = depth - depth % 4
+    for j in range(0, whole_fours, 4):
         x0 = x[base + offsets[j] : base + offsets[j] + length]
         x1 = x[base + offsets[j + 1] : base + offsets[j + 1] + length]
         x2 = x[base + offsets[j + 2] : base + offsets[j + 2] + length]
@@ -134,7 +134,7 @@ def _one_filter(
         a0, a1, a2, a3 = weight[i0], weight[i0 + 1], weight[i0 + 2], weight[i0 + 3]
         for i in range(length):
             sums[i] = sums[i] + a0 * x0[i] + a1 * x1[i] + a2 * x2[i] + a3 * x3[i]
-    for j in range(whole, depth):
+    for j in range(whole_fours, depth):
         x0 = x[base + offsets[j] : base + offsets[j] + length]
         a0 = weight[first + j]
         for i in range(length):

@@ -54,7 +54,7 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
     operands : Operands
         x, weight and y of its problem.
     launch_ms : float
-        About what the whole launch takes: graphs are made long enough to be timed.
+        Approximate time of the whole launch; graphs are made long enough to be timed.
 
     Returns
     -------

@@ -26,7 +26,7 @@ _DEVICE_ALLOCATION_FAILED: Final = 4004
 
 
 class ForwardPerformance(ctypes.Structure):
-    """cudnnConvolutionFwdAlgoPerf_t: one entry of what the heuristic returns."""
+    """cudnnConvolutionFwdAlgoPerf_t: one entry of the heuristic's result."""
 
     _fields_ = [
         ("algorithm", c_int),

@@ -38,11 +38,11 @@ def window_of(r: int, s: int, strides: tuple[int, int], dilations: tuple[int, in
 
 def window(problem: ConvProblem) -> Window:
     """The window of a problem that has a tiled cut."""
-    match = window_of(
+    tiled = window_of(
         *(problem.r, problem.s, (problem.stride_h, problem.stride_w), (problem.dilation_h, problem.dilation_w))
     )
-    assert match is not None, "a tiled cut has one"  # noqa: S101 - for mypy
-    return match
+    assert tiled is not None, "a tiled cut has one"  # noqa: S101 - for mypy
+    return tiled
 
 
 def copy_of(problems: Problems) -> Ints:
@@ -89,7 +89,7 @@ class Planes:
         return np.where(is_even & np.greater(self.staged, 0), 1 + problems.pad_w % 2, 0)
 
     def defines(self, window: Window, pairs: int) -> dict[str, int]:
-        """What the source is compiled with."""
+        """The source's definitions for this cut."""
         return {**_window_defines(window), "TP": self.tp, "TQ": self.tq, "STAGED": self.staged, "PAIRS": pairs}
 
     def share_of(self, problems: Problems) -> tuple[Ints, Ints]:
@@ -163,7 +163,7 @@ class Channels:
         return self.tp * self.repeats
 
     def defines(self, window: Window) -> dict[str, int]:
-        """What the source is compiled with."""
+        """The source's definitions for this cut."""
         return {**_window_defines(window), "TP": self.tp, "TQ": self.tq, "VEC": self.vec, "BLOCKS": self.blocks}
 
     def lanes_of(self, problems: Problems) -> tuple[Ints, Ints]:
@@ -215,7 +215,7 @@ class Staged:
         return self.tp * self.repeats
 
     def defines(self, window: Window, copy: int) -> dict[str, int]:
-        """What the source is compiled with."""
+        """The source's definitions for this cut."""
         return {
             **Channels(self.vec, self.tp, self.tq, self.blocks, 0, 0).defines(window),
             "COPY": copy,

@@ -77,7 +77,7 @@ def _sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
 
 
 def _align(problem: ConvProblem) -> int:
-    """Bytes of a copy: the largest power of two, up to `CHUNK_BYTES`, at a multiple of which each pixel begins."""
+    """Bytes of a copy: the largest power of two, up to `CHUNK_BYTES`, to which every pixel is aligned."""
     return gcd(problem.c * problem.dtype.itemsize_bytes, CHUNK_BYTES)
 
 

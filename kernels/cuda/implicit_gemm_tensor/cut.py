@@ -121,7 +121,7 @@ def _window(problem: ConvProblem, bn: int, columns: int) -> Window:
     rows_of_y = min(problem.p, (bn + strip - 2) // strip + 1)
     if strip % bn == 0 or bn % strip == 0:
         rows_of_y = min(problem.p, ceil(bn / strip))
-    firsts = range(0, min(problem.q, unit * strip), strip)  # leads of later strips repeat those of these
+    firsts = range(0, min(problem.q, unit * strip), strip)  # later strips repeat the leads of these
     leads = ((first * problem.stride_w - problem.pad_w) % unit for first in firsts)
     width = (strip - 1) * problem.stride_w + (problem.s - 1) * problem.dilation_w + 1
     units = ceil((max(leads) + width) / unit)

@@ -51,23 +51,23 @@ class Candidates(Generic[T]):
 
 def take(table: T, rows: Array) -> T:
     """Some rows of a dataclass of arrays; its numbers are shared by all rows and stay."""
-    return _each(table, lambda column: column[rows] if np.ndim(column) else column)
+    return _mapped(table, lambda column: column[rows] if np.ndim(column) else column)
 
 
 def joined(first: T, second: T) -> T:
     """The rows of two dataclasses of arrays, one after the other."""
     second_columns = iter(_columns(second))
-    return _each(first, lambda column: np.append(column, next(second_columns)) if np.ndim(column) else column)
+    return _mapped(first, lambda column: np.append(column, next(second_columns)) if np.ndim(column) else column)
 
 
 def row_of(table: T, row: int | tuple[()] = ()) -> T:
     """One row of a dataclass of arrays as Python integers; without ``row``, the fields are NumPy scalars."""
-    return _each(table, lambda column: int(np.asarray(column)[row]))
+    return _mapped(table, lambda column: int(np.asarray(column)[row]))
 
 
-def _each(table: T, change: Callable[[Any], Any]) -> T:
+def _mapped(table: T, change: Callable[[Any], Any]) -> T:
     values = [getattr(table, name) for name in _names(table)]
-    return type(table)(*[_each(value, change) if _names(value) else change(value) for value in values])
+    return type(table)(*[_mapped(value, change) if _names(value) else change(value) for value in values])
 
 
 def _columns(table: Any) -> list[Any]:

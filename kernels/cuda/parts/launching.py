@@ -102,7 +102,7 @@ def _start(kernel: Any, config: _Config, values: list[Any], cluster: int) -> Sta
         )
         parameters.set(leading)
         config.stream = current_stream()
-        # The driver copies what the pointers point at when it launches.
+        # The driver copies the parameters when it launches.
         status = enqueue(place, function, parameters.place, None)
         if status == _INVALID_CONTEXT:  # nothing on this thread has used the device yet
             _use_device()
