@@ -1,4 +1,4 @@
-"""Operands told by their addresses, and the stream that work goes to, for whoever has no CuPy array and needs none."""
+"""Operands given by their addresses, and the stream that work goes to, for callers that have no CuPy arrays."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 
 class Address:
-    """Device memory that is told by its address alone: it stands where a launch reads nothing of an array but that.
+    """Device memory known by its address alone: it replaces an array in a launch that reads only the array's address.
 
     Attributes
     ----------
     ptr : int
-        May be changed between launches.
+        The caller may change it between launches.
     """
 
     __slots__ = ("ptr",)
@@ -22,7 +22,7 @@ class Address:
 
     @property
     def data(self) -> Address:
-        """Itself, as an array's memory is asked for its address."""
+        """Itself, since a launch reads an array's address as ``array.data.ptr``."""
         return self
 
 
@@ -31,9 +31,9 @@ class _Asked(threading.local):
 
 
 ASKED: Final = _Asked()
-"""The stream that launches of this thread go to meanwhile; None for CuPy's current one.
+"""The stream that launches of this thread go to while it is set; None for CuPy's current one.
 
-Entering one of CuPy's streams costs the host as much as a launch. Whoever sets this sets it back.
+Entering one of CuPy's streams costs the host as much as a launch. The caller that sets this must set it back.
 """
 
 

@@ -1,4 +1,4 @@
-"""Verify, then time: one problem and many variants in, one measurement a variant out."""
+"""Verify, then time: takes one problem and many variants, and gives one measurement per variant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch, Variant
 
 LEAST_PRUNED_MS = 0.5
-"""A launch below this is timed in full however far behind it is: it costs less than what it might teach."""
+"""A launch shorter than this is timed in full however slow it is: timing it costs less than it might teach."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class BenchOptions:
     prune_factor : float
         A variant whose first launch is this many times slower than the best so far is not timed further.
     seed : int
-        What the random operands are made from.
+        Seed of the random operands.
     """
 
     l2: L2State = L2State.WARM
@@ -95,18 +95,18 @@ def measure(
     runner : Runner
     problem : ConvProblem
     variants : iterable of Variant
-        Timed in this order; those that come first set the mark for pruning.
+        Timed in this order; the first ones set the mark for pruning.
     options : BenchOptions
     run_id : str
     best_ms : float, optional
-        The least of variants measured before: the mark for pruning until one of these is faster.
+        The least time of the variants measured before: the mark for pruning until one of these is faster.
     on_progress : callable (share, doing)
-        Called before each variant with the share of them that is done, 0 to 1, and its id; then once more with 1.
+        Called before each variant with the share of variants done, 0 to 1, and its id; then once more with 1.
 
     Returns
     -------
     measurements : list of Measurement
-        One a variant, in order; a failure is an outcome.
+        One per variant, in order; a failure is an outcome.
 
     Raises
     ------
@@ -150,14 +150,14 @@ def convolve(
     Parameters
     ----------
     inputs : mapping of str to array
-        What the problem's `shapes` name: x, weight, and what its epilogue adds of bias and residual; in the problem's
-        memory order and storage type.
+        The tensors that the problem's `shapes` name: x, weight, and the bias and residual that its epilogue adds; in
+        the problem's memory order and storage type.
 
     Returns
     -------
     y : array of shape problem.y_shape
     measurement : Measurement
-        Outcome ``measured``, or ``wrong_result`` where y is off: y is then returned all the same.
+        Outcome ``measured``, or ``wrong_result`` where y is off; y is returned in both cases.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def convolve(
 
 
 def picks(runner: Runner, problem: ConvProblem, options: BenchOptions | None = None) -> list[Pick]:
-    """What the device's own library would choose for the problem; empty where it has no opinion."""
+    """The choices of the device's own library for the problem; empty where it makes none."""
     options = options or BenchOptions()
     return list(runner.picks(problem, options.workspace_limit_bytes))
 
@@ -220,7 +220,7 @@ OUTCOMES: Final[dict[type[RunError], Outcome]] = {
     OutOfMemory: Outcome.OUT_OF_MEMORY,
     CompileFailed: Outcome.COMPILE_FAILED,
 }
-"""What an attempt that failed without harm to the context is recorded as."""
+"""The outcome recorded for each error that leaves the context usable."""
 
 
 def _run(
@@ -233,7 +233,7 @@ def _run(
 ) -> Measurement:
     problem = blank.problem
     first = runner.first_run(problem, launch, operands)
-    found: dict[str, Any] = {
+    run_fields: dict[str, Any] = {
         "workspace_bytes": launch.workspace_bytes,
         "plan": launch.plan,
         "max_error": first.max_error,
@@ -241,14 +241,14 @@ def _run(
     allowed = tolerance(problem)
     if not first.max_error <= allowed:
         detail = f"max error {first.max_error:.3g}, allowed {allowed:.3g}"
-        return replace(blank, **found, outcome=Outcome.WRONG_RESULT, detail=detail)
+        return replace(blank, **run_fields, outcome=Outcome.WRONG_RESULT, detail=detail)
     if best_ms is not None and _is_hopeless(first, best_ms, options.prune_factor):
         detail = f"first launch took {first.launch_ms:.3g} ms, the best so far {best_ms:.3g} ms"
-        return replace(blank, **found, outcome=Outcome.PRUNED, detail=detail, samples_ms=(first.launch_ms,))
+        return replace(blank, **run_fields, outcome=Outcome.PRUNED, detail=detail, samples_ms=(first.launch_ms,))
     samples = runner.sample(problem, launch, operands, first.launch_ms, options.stop, options.l2)
     return replace(
         blank,
-        **found,
+        **run_fields,
         outcome=Outcome.MEASURED,
         samples_ms=samples.samples_ms,
         clock_start_mhz=samples.clock_start_mhz,

@@ -1,4 +1,4 @@
-"""What compilers made, kept in the user's cache: the same source, options and compiler are compiled once."""
+"""Builds kept in the user's cache: the same source with the same options and compiler is compiled once."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Final
 
 UNUSED_S: Final = 30 * 24 * 3600
-"""A build that nobody asked for in this time is deleted."""
+"""A build that was not used for this long is deleted."""
 
 
 def kept_build(compiler: str, key: Sequence[str], build: Callable[[Path], None]) -> Path:
-    """Folder with what a compiler makes, built where the cache has it not; many processes may ask at once.
+    """Folder with a compiler's output, built where the cache does not have it; many processes may call this at once.
 
     Parameters
     ----------
     compiler : str
-        Names a part of the cache.
+        Names the part of the cache.
     key : sequence of str
-        All that the build follows from: source, options, version of the compiler.
+        All that the build depends on: source, options, version of the compiler.
     build : callable (folder) -> None
-        Writes into an empty folder. What it raises is raised, and nothing is kept.
+        Writes into an empty folder. Its errors pass through, and nothing is kept.
 
     Notes
     -----
@@ -36,30 +36,30 @@ def kept_build(compiler: str, key: Sequence[str], build: Callable[[Path], None])
     cannot be written, builds last as long as the process.
     """
     home = _home(compiler)
-    kept = home / hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()
+    folder = home / hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()
     try:
-        os.utime(kept)  # it is in use
+        os.utime(folder)  # it is in use
     except FileNotFoundError:
-        _build_into(kept, build)
-    return kept
+        _build_into(folder, build)
+    return folder
 
 
-def _build_into(kept: Path, build: Callable[[Path], None]) -> None:
-    """Build beside the place and move there, so that nobody sees half a build."""
-    folder = Path(tempfile.mkdtemp(dir=kept.parent))
+def _build_into(target: Path, build: Callable[[Path], None]) -> None:
+    """Build in a temporary folder beside the target and rename it, so that no process sees half a build."""
+    unfinished = Path(tempfile.mkdtemp(dir=target.parent))
     try:
-        build(folder)
-        folder.rename(kept)
+        build(unfinished)
+        unfinished.rename(target)
     except OSError:
-        if not kept.is_dir():  # else another process was first
+        if not target.is_dir():  # else another process was first
             raise
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 @cache
 def _home(compiler: str) -> Path:
-    """Where the builds of a compiler are, without those long unused."""
+    """Folder of a compiler's builds, after those long unused are deleted."""
     from platformdirs import user_cache_path
 
     home = user_cache_path("conv-advisor") / compiler

@@ -11,7 +11,7 @@ from conv_advisor.kernels.cudnn.variants import VARIANTS as CUDNN_VARIANTS
 from conv_advisor.kernels.variant import Variant
 
 VARIANTS: dict[str, Variant] = {variant.id: variant for variant in (*CPU_VARIANTS, *CUDNN_VARIANTS, *CUDA_VARIANTS)}
-"""In the order a sweep tries them: cuDNN, fast nearly everywhere, sets the mark behind which others are pruned."""
+"""In the order that a sweep tries them: cuDNN, fast nearly everywhere, sets the mark for pruning the others."""
 
 
 def get(variant_id: str) -> Variant:

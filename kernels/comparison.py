@@ -1,4 +1,4 @@
-"""Which outputs of a result are compared with the reference's, and how far it is from them."""
+"""Which outputs of a result are compared with the reference, and how far they are from it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.reference import Array, Float64s, nchw, pads
 
 SAMPLES: Final = 1024
-"""Outputs that are compared of random operands, which are all alike."""
+"""Outputs compared when the operands are random, since such outputs are all alike."""
 GIVEN_SAMPLES: Final = 2048
-"""Outputs that are compared of somebody's operands, where comparing all would cost more than the convolution."""
+"""Outputs compared when the operands are a caller's and comparing all would cost more than the convolution."""
 _MOST_OUTPUTS: Final = 2**22
 _MOST_PRODUCTS: Final = 2**31
-"""Outputs and products up to which all are compared: some 0.1 s by BLAS on one core, less than timing takes."""
+"""Up to this many outputs and products, all outputs are compared: 0.1 s of BLAS on one core, less than timing takes."""
 
 
 def n_compared(problem: ConvProblem, *, is_given: bool) -> int:
@@ -27,9 +27,9 @@ def n_compared(problem: ConvProblem, *, is_given: bool) -> int:
     ----------
     problem : ConvProblem
     is_given : bool
-        Whether the operands are somebody's: then all, where the products in float64 are few enough to cost no more than
-        verifying and timing the convolution does; else `GIVEN_SAMPLES`, half of them chosen by cancellation. Of random
-        operands `SAMPLES`.
+        Whether a caller gave the operands. All outputs are then compared, where the products in float64 are few enough
+        to cost no more than verifying and timing the convolution does; else `GIVEN_SAMPLES`, half of them chosen by
+        cancellation. With random operands, `SAMPLES`.
     """
     total = problem.n * problem.k * problem.p * problem.q
     if is_given and total <= _MOST_OUTPUTS and total * problem.gemm_k <= _MOST_PRODUCTS:
@@ -38,9 +38,9 @@ def n_compared(problem: ConvProblem, *, is_given: bool) -> int:
 
 
 def given_outputs(problem: ConvProblem, x: Array, weight: Array) -> npt.NDArray[np.int64]:
-    """Outputs to compare of somebody's operands, int64 array of shape (`n_compared`, 4).
+    """Outputs to compare when a caller gave the operands, int64 array of shape (`n_compared`, 4).
 
-    Where not all of them are: first those that may cancel most, of the largest windows of x and the largest filters,
+    Where not all are compared: first those that may cancel most, of the largest windows of x and the largest filters,
     whose products are the largest whatever their sum is; then those of `sample_outputs`.
     """
     count = n_compared(problem, is_given=True)
@@ -51,8 +51,8 @@ def given_outputs(problem: ConvProblem, x: Array, weight: Array) -> npt.NDArray[
     chosen = np.concatenate([_largest_products(problem, x, weight, count // 2), sampled])
     flat = np.ravel_multi_index(tuple(chosen.T), shape)
     _, first_seen = np.unique(flat, return_index=True)
-    kept = flat[np.sort(first_seen)[:count]]
-    return np.stack(np.unravel_index(kept, shape), axis=1).astype(np.int64)
+    distinct = flat[np.sort(first_seen)[:count]]
+    return np.stack(np.unravel_index(distinct, shape), axis=1).astype(np.int64)
 
 
 def _largest_products(problem: ConvProblem, x: Array, weight: Array, count: int) -> npt.NDArray[np.int64]:
@@ -73,16 +73,18 @@ def _largest_products(problem: ConvProblem, x: Array, weight: Array, count: int)
     filters = [_largest(part, side) for part in taps.reshape(groups, -1)]
     image, group, row_of, column_of = np.unravel_index(places, windows.shape)
     per_group = problem.k // groups
-    found = [
-        (i, g * per_group + k, a, b)
-        for i, g, a, b in zip(image.tolist(), group.tolist(), row_of.tolist(), column_of.tolist(), strict=True)
-        for k in filters[g].tolist()
+    outputs = [
+        (image_index, group_index * per_group + k, row_index, column_index)
+        for image_index, group_index, row_index, column_index in zip(
+            image.tolist(), group.tolist(), row_of.tolist(), column_of.tolist(), strict=True
+        )
+        for k in filters[group_index].tolist()
     ]
-    return np.array(found, np.int64)
+    return np.array(outputs, np.int64)
 
 
 def _largest(values: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.int64]:
-    """Places of the largest values, what is no number first; at most so many."""
+    """Indices of the ``count`` largest values, or of all where there are fewer; NaN counts as the largest."""
     count = min(count, len(values))
     ranked = np.where(np.isnan(values), np.inf, values)
     return np.argpartition(ranked, len(ranked) - count)[len(ranked) - count :]
@@ -100,8 +102,8 @@ def sample_outputs(problem: ConvProblem, count: int = SAMPLES, seed: int = 0) ->
     Returns
     -------
     outputs : int64 array of shape (count, 4)
-        Distinct (n, k, p, q): the corners of y, then outputs of the border rows and columns, where padding is seen,
-        then random ones; all of y where it has no more than count.
+        Distinct (n, k, p, q): the corners of y, then outputs of the border rows and columns, which read padding, then
+        random ones; all of y where it has no more than count.
     """
     shape = (problem.n, problem.k, problem.p, problem.q)
     total = problem.n * problem.k * problem.p * problem.q
@@ -139,23 +141,23 @@ def max_error(y: Array, reference: Float64s, scale: float = 0.0) -> float:
         The result to judge, of any floating dtype.
     reference : float64 array of the same shape
     scale : float
-        The largest sum before the activation: errors are relative to it where it is larger than the reference, since
-        an activation that shrinks the sums leaves some of their errors as they were.
+        The largest sum before the activation. Errors are relative to it where it is larger than the reference, since an
+        activation that shrinks the sums leaves some of their errors as they were.
 
     Returns
     -------
     error : float
-        Absolute where the reference is zero everywhere. Infinite where y is NaN or infinite and the reference, rounded
-        to the dtype of y, is not, or the other way round: NaN matches only NaN, and an infinity only one of its sign.
+        Absolute where the reference is zero everywhere. Infinite where only one of y and the reference, rounded to the
+        dtype of y, is NaN or infinite: NaN matches only NaN, and an infinity only one of its sign.
     """
     with np.errstate(over="ignore"):
         rounded = reference.astype(y.dtype)
     is_finite = np.isfinite(rounded)
-    special, found = y[~is_finite].astype(np.float64), y[is_finite].astype(np.float64)
+    special, finite = y[~is_finite].astype(np.float64), y[is_finite].astype(np.float64)
     if not np.array_equal(special, rounded[~is_finite].astype(np.float64), equal_nan=True):
         return float("inf")
-    if not np.isfinite(found).all():
+    if not np.isfinite(finite).all():
         return float("inf")
     expected = reference[is_finite]
     largest = max(scale, float(np.abs(expected).max(initial=0.0))) or 1.0
-    return float(np.abs(found - expected).max(initial=0.0) / largest)
+    return float(np.abs(finite - expected).max(initial=0.0) / largest)

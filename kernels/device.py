@@ -47,7 +47,7 @@ def cuda_device(properties: dict[str, Any], driver: str, max_clock_mhz: int, ver
     driver : str
     max_clock_mhz : int
     versions : dict
-        Libraries that only the process with CUDA can ask: cuDNN, the CUDA runtime.
+        Versions of libraries that only a process with CUDA can query: cuDNN, the CUDA runtime.
     """
     name = properties["name"].decode()
     return Device(

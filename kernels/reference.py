@@ -1,4 +1,4 @@
-"""The specification: convolution and what follows it in float64 NumPy, and random operands to try it on."""
+"""The specification: convolution and its epilogue in float64 NumPy, and random operands to try them on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOST_DTYPE: Final[dict[DType, np.dtype[Any]]] = {
     DType.FLOAT16: np.dtype(np.float16),
     DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
 }
-"""What a host array of each precision is made of."""
+"""The element type of a host array of each precision."""
 
 _GATHER_ELEMENTS: Final = 2**22
 """Elements that `convolve_at` gathers at a time: 32 MiB of float64."""
@@ -31,7 +31,7 @@ _GATHER_ELEMENTS: Final = 2**22
 def convolve(
     problem: ConvProblem, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
 ) -> Float64s:
-    """Convolve in float64, one filter tap at a time, and end as the problem's epilogue says.
+    """Convolve in float64, one filter tap at a time, and apply the problem's epilogue.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ def convolve(
 
     Notes
     -----
-    Padding is zeros that are multiplied like any other input, so an infinite weight over padding gives NaN.
+    Padding zeros are multiplied like any other input, so an infinite weight over padding gives NaN.
     """
     sums = _sums(problem, x, weight)
-    last = None if residual is None else nchw(problem, residual)
-    y, _ = ended(problem.epilogue, sums, None if bias is None else bias[:, None, None], last)
+    residual_nchw = None if residual is None else nchw(problem, residual)
+    y, _ = ended(problem.epilogue, sums, None if bias is None else bias[:, None, None], residual_nchw)
     return np.ascontiguousarray(_ordered(problem, y))
 
 
@@ -65,28 +65,28 @@ def _sums(problem: ConvProblem, x: Array, weight: Array) -> Float64s:
         for row in range(problem.r):
             for column in range(problem.s):
                 top, left = row * problem.dilation_h, column * problem.dilation_w
-                seen = padded[:, :, top :: problem.stride_h, left :: problem.stride_w][:, :, :p, :q]
-                y += taps[..., row, column] @ seen.reshape(n, groups, c // groups, p * q)
+                window = padded[:, :, top :: problem.stride_h, left :: problem.stride_w][:, :, :p, :q]
+                y += taps[..., row, column] @ window.reshape(n, groups, c // groups, p * q)
     return y.reshape(n, k, p, q)
 
 
 def ended(
     epilogue: Epilogue, sums: Float64s, bias: Array | None = None, residual: Array | None = None
 ) -> tuple[Float64s, float]:
-    """What an epilogue makes of sums of products, in float64.
+    """Apply an epilogue to sums of products, in float64.
 
     Parameters
     ----------
     epilogue : Epilogue
     sums : float64 array
     bias, residual : array, optional
-        Of any floating dtype, to be broadcast against the sums: those that the epilogue adds.
+        Of any floating dtype, broadcast against the sums; given where the epilogue adds them.
 
     Returns
     -------
     y : float64 array of the shape of sums
     scale : float
-        The largest finite sum before the activation, by its size.
+        The largest magnitude of a finite sum before the activation.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         for is_added, added in ((epilogue.bias, bias), (epilogue.residual, residual)):
@@ -97,14 +97,14 @@ def ended(
 
 
 def activate(activation: Activation, v: Float64s) -> Float64s:
-    """An activation of every value; NaN stays NaN."""
+    """Apply an activation to every value; NaN stays NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         y: Float64s = _FUNCTIONS[activation](v)
         return y
 
 
 def _erf(v: Float64s) -> Float64s:
-    return np.array([erf(each) for each in v.ravel().tolist()]).reshape(v.shape)
+    return np.array([erf(value) for value in v.ravel().tolist()]).reshape(v.shape)
 
 
 _FUNCTIONS: Final[dict[Activation, Callable[[Float64s], Float64s]]] = {
@@ -121,7 +121,7 @@ _FUNCTIONS: Final[dict[Activation, Callable[[Float64s], Float64s]]] = {
 
 
 def convolve_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDArray[np.int64]) -> Float64s:
-    """Sum the products of the convolution alone in float64, at chosen outputs only, in bounded memory.
+    """The convolution without its epilogue, in float64, at chosen outputs only and in bounded memory.
 
     Parameters
     ----------
@@ -137,7 +137,9 @@ def convolve_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDAr
     step = max(1, _GATHER_ELEMENTS // problem.gemm_k)
     x, weight = nchw(problem, x), nchw(problem, weight)
     with np.errstate(invalid="ignore"):
-        parts = [_dot_products(problem, x, weight, outputs[i : i + step]) for i in range(0, len(outputs), step)]
+        parts = [
+            _dot_products(problem, x, weight, outputs[first : first + step]) for first in range(0, len(outputs), step)
+        ]
     return np.concatenate(parts)
 
 
@@ -149,7 +151,7 @@ def expected_at(
     bias: Array | None = None,
     residual: Array | None = None,
 ) -> tuple[Float64s, float]:
-    """`convolve` at chosen outputs, of all by matrix products; and the scale that `ended` gives."""
+    """`convolve` at chosen outputs, by matrix products where that is all of y; and the scale that `ended` gives."""
     if len(outputs) < problem.n * problem.k * problem.p * problem.q:
         sums = convolve_at(problem, x, weight, outputs)
     else:
@@ -159,7 +161,7 @@ def expected_at(
 
 
 def take(problem: ConvProblem, y: Array, outputs: npt.NDArray[np.int64]) -> Array:
-    """The elements of y, an array of y_shape, at these (n, k, p, q)."""
+    """The elements of y, an array of y_shape, at the outputs (n, k, p, q)."""
     picked: Array = nchw(problem, y)[tuple(outputs.T)]
     return picked
 
@@ -186,7 +188,7 @@ def random_operands(problem: ConvProblem, seed: int) -> tuple[Array, Array]:
 
 
 def random_ends(problem: ConvProblem, seed: int) -> tuple[Array | None, Array | None]:
-    """Make the bias and the residual that the epilogue adds, as `random_operands` makes the others.
+    """Make the bias and the residual that the epilogue adds, as `random_operands` makes x and weight.
 
     Returns
     -------
@@ -194,12 +196,12 @@ def random_ends(problem: ConvProblem, seed: int) -> tuple[Array | None, Array | 
     """
     random = np.random.default_rng((seed, 1))
     dtype = HOST_DTYPE[problem.dtype]
-    made = {
+    ends = {
         name: (random.random(shape, dtype=np.float32) * 2 - 1).astype(dtype, copy=False)
         for name, shape in problem.shapes.items()
         if name in ("bias", "residual")
     }
-    return made.get("bias"), made.get("residual")
+    return ends.get("bias"), ends.get("residual")
 
 
 def _dot_products(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDArray[np.int64]) -> Float64s:
@@ -209,15 +211,15 @@ def _dot_products(problem: ConvProblem, x: Array, weight: Array, outputs: npt.ND
     row = p * problem.stride_h - problem.pad_h + np.arange(problem.r)[:, None] * problem.dilation_h
     column = q * problem.stride_w - problem.pad_w + np.arange(problem.s) * problem.dilation_w
     is_inside = (row >= 0) & (row < problem.h) & (column >= 0) & (column < problem.w)
-    seen = x[n, channel, np.clip(row, 0, problem.h - 1), np.clip(column, 0, problem.w - 1)].astype(np.float64)
+    inputs = x[n, channel, np.clip(row, 0, problem.h - 1), np.clip(column, 0, problem.w - 1)].astype(np.float64)
     taps = weight[k[:, 0, 0, 0]].astype(np.float64)
-    products: Float64s = np.where(is_inside, seen, 0.0) * taps
+    products: Float64s = np.where(is_inside, inputs, 0.0) * taps
     sums: Float64s = products.sum(axis=(1, 2, 3))
     return sums
 
 
 def pads(problem: ConvProblem) -> tuple[tuple[int, int], ...]:
-    """What is added before and after each axis of x, in the order N, C, H, W, as `numpy.pad` takes it."""
+    """Zeros added before and after each axis of x, in the order N, C, H, W, as `numpy.pad` takes them."""
     return (0, 0), (0, 0), (problem.pad_h, problem.pad_h_end), (problem.pad_w, problem.pad_w_end)
 
 

@@ -11,9 +11,9 @@ MAX_SETS: Final = 1024
 
 
 def operand_sets(problem: ConvProblem, l2: L2State, l2_bytes: int) -> int:
-    """Sets of operands that launches take turns on: one when warm; enough to exceed twice the cache when cold.
+    """Number of operand sets that launches rotate over: one when warm; enough to exceed twice the cache when cold.
 
-    Problems below l2_bytes / 512 stay partly in the cache even so, since the sets are at most `MAX_SETS`.
+    Problems smaller than l2_bytes / 512 stay partly in the cache, since there are at most `MAX_SETS` sets.
     """
     if l2 is L2State.WARM:
         return 1

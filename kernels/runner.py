@@ -1,4 +1,4 @@
-"""The interface of a device that runs and times launches; one implementation a kind of device."""
+"""The interface of a device that runs and times launches; one implementation per kind of device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conv_advisor.kernels.variant import Launch, Variant
 
 @dataclass
 class Operands:
-    """The tensors of one problem on the device, and the float64 outputs to compare with.
+    """The tensors of one problem on the device, and the float64 reference outputs.
 
     Parameters
     ----------
@@ -26,12 +26,12 @@ class Operands:
         Indices (n, k, p, q) of the compared outputs.
     reference : float64 array of shape (n_compared,)
     is_finite : bool
-        Whether every output must be finite, as of random operands; somebody's may rightly overflow.
+        Whether every output must be finite, as with random operands; a caller's operands may rightly overflow.
     bias, residual : array, optional
         On the device, where the epilogue adds them.
     scale : float
-        The largest of the compared sums before the activation, by its size: errors are relative to it where it is
-        larger than every output.
+        The largest magnitude of a compared sum before the activation: errors are relative to it where it is larger than
+        every output.
     """
 
     x: Any
@@ -46,7 +46,7 @@ class Operands:
 
     @property
     def tensors(self) -> tuple[Any, ...]:
-        """What a launch takes: x, weight and y, and with an epilogue bias and residual, None where it has none."""
+        """A launch's arguments: x, weight and y; then, if it adds either, bias and residual, None for a missing one."""
         if self.bias is None and self.residual is None:
             return self.x, self.weight, self.y
         return self.x, self.weight, self.y, self.bias, self.residual
@@ -70,7 +70,7 @@ class FirstRun:
 
 @dataclass(frozen=True)
 class Samples:
-    """What timing one launch gave, times in ms."""
+    """The samples of one launch in ms, and the clock before and after."""
 
     samples_ms: tuple[float, ...]
     clock_start_mhz: int | None
@@ -92,7 +92,7 @@ class Runner(Protocol):
         """Random operands, uniform in (-1, 1)."""
 
     def upload(self, problem: ConvProblem, inputs: Mapping[str, np.ndarray]) -> Operands:
-        """Operands from host arrays in the problem's memory order, by their names in its `shapes`."""
+        """Operands from host arrays in the problem's memory order, keyed by their names in its `shapes`."""
 
     def download(self, problem: ConvProblem, operands: Operands) -> np.ndarray:
         """The output as a host array."""
@@ -104,21 +104,21 @@ class Runner(Protocol):
         workspace_limit_bytes: int,
         plan: Mapping[str, Any] | None = None,
     ) -> Launch:
-        """Compile and allocate; with a plan as a measurement kept it, exactly that one. Raises RunError."""
+        """Compile and allocate; given the plan of a measurement, rebuild exactly that plan. Raises RunError."""
 
     def plans(self, problem: ConvProblem) -> Sequence[tuple[str, dict[str, Any]]]:
-        """Every plan that the device's library offers, with the variant it belongs to; empty where it has none."""
+        """Every plan that the device's library offers, with the id of its variant; empty where it offers none."""
 
     def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
-        """Poison y, launch, compare; then launch again for an estimate of the time."""
+        """Poison y, launch and compare; then launch again to estimate the time."""
 
     def sample(
         self, problem: ConvProblem, launch: Launch, operands: Operands, launch_ms: float, rule: StopRule, l2: L2State
     ) -> Samples:
-        """Time launches until the rule is content."""
+        """Time launches until the stop rule is met."""
 
     def picks(self, problem: ConvProblem, workspace_limit_bytes: int) -> Sequence[Pick]:
-        """What the device's own library would choose."""
+        """The choices of the device's own library."""
 
     def release(self) -> None:
         """Give back cached memory between problems."""

@@ -1,13 +1,13 @@
-"""Scratch memory of a launch, which whoever runs it may replace."""
+"""Scratch memory of a launch, which the caller that runs it may replace."""
 
 from __future__ import annotations
 
 
 class Scratch:
-    """Device memory whose contents matter during one run alone.
+    """Device memory whose contents matter only during one run.
 
-    A launch is made with memory of its own. Who runs it on several streams, or captures it in graphs that run side by
-    side, frees that and gives each run an address of its own.
+    A launch starts with memory of its own. A caller that runs it on several streams, or captures it in graphs that run
+    side by side, frees that memory and gives each run its own address.
 
     Parameters
     ----------
@@ -16,7 +16,7 @@ class Scratch:
     Attributes
     ----------
     ptr : int
-        Device address of at least ``nbytes``, which a launch reads anew in each run; aligned to 256 bytes.
+        Address of at least ``nbytes`` of device memory, aligned to 256 bytes; a launch reads it anew in each run.
 
     Raises
     ------
@@ -31,5 +31,5 @@ class Scratch:
         self.ptr: int = self._own.ptr if self._own else 0
 
     def free(self) -> None:
-        """Free the memory of its own: from now on each run is given an address before."""
+        """Free its own memory: from now on the caller sets an address before each run."""
         self._own, self.ptr = None, 0

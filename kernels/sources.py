@@ -1,4 +1,4 @@
-"""Which kernels these are: a name that changes with any of their sources."""
+"""The version of the kernels: a digest that changes with any of their sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUFFIXES: Final = (".py", ".cu", ".cuh")
 
 @cache
 def sources_digest() -> str:
-    """Eight hex digits that differ when anything in this folder differs: what chooses, plans, compiles and launches."""
+    """Eight hex digits that change with any file in this folder: all that chooses, plans, compiles and launches."""
     home, digest = Path(__file__).parent, hashlib.sha256()
     for file in sorted(file for file in home.rglob("*") if file.suffix in _SUFFIXES):
         digest.update(f"{file.relative_to(home).as_posix()}\0".encode())

@@ -20,7 +20,7 @@ class StopRule:
     max_noise : float
         Relative standard error of the median that is good enough.
     budget_ms : float
-        Device time after which sampling stops, with two samples at the least.
+        Device time after which sampling stops, once there are two samples.
 
     Notes
     -----
@@ -42,13 +42,13 @@ class StopRule:
         return count >= self.min_samples and relative_noise(samples_ms) <= self.max_noise
 
     def next_samples(self, samples_ms: Sequence[float], region_ms: float) -> int:
-        """How many regions to queue before asking again: up to min_samples, fewer where each is long."""
+        """How many regions to queue before checking again: up to min_samples, fewer where a region is long."""
         affordable = max(1, int(self.budget_ms / max(region_ms, 1e-6)))
         return max(1, min(self.min_samples, self.max_samples - len(samples_ms), affordable))
 
 
 def launches_per_region(launch_ms: float, least_region_ms: float, most_launches: int) -> int:
-    """How many launches a timed region holds, so that the clock's resolution and the region's own cost vanish.
+    """How many launches a timed region holds, to make the clock's resolution and the region's own cost negligible.
 
     Parameters
     ----------

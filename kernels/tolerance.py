@@ -1,4 +1,4 @@
-"""How far a result may be from the reference's: by the problem alone, so that whoever only asks needs no arrays."""
+"""How far a result may be from the reference: computed from the problem alone, without any arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BASE: Final = {DType.FLOAT32: 2.0**-17, DType.TF32: 2.0**-9, DType.FLOAT16: 2.0
 
 
 def tolerance(problem: ConvProblem) -> float:
-    """The largest `comparison.max_error` that a right kernel may show on random operands.
+    """The largest `comparison.max_error` that a correct kernel may show on random operands.
 
     Returns
     -------
@@ -26,13 +26,13 @@ def tolerance(problem: ConvProblem) -> float:
     grows as √gemm_k, and 4 · 2⁻²³ leaves room for the largest of many errors and for the transforms of FFT and
     Winograd.
 
-    The base is what does not shrink with gemm_k. float32: the transforms of Winograd F(4,3) err by up to 3e-6. float16
-    and bfloat16: inputs are exact in the reference and the result is rounded once, by up to 2⁻¹¹ and 2⁻⁸ of it, and
-    Winograd F(2,3) on tensor cores, which rounds its transformed operands to the dtype, errs by 9e-4 and 8e-3. tf32:
-    both inputs are cut to 11 bits, which errs by up to 2⁻⁹, and F(2,3) errs by 9e-4. F(4,3) with operands rounded so is
-    out, at 1e-2 and 8e-2.
+    The base is the part of the error that does not shrink with gemm_k. float32: the transforms of Winograd F(4,3) err
+    by up to 3e-6. float16 and bfloat16: inputs are exact in the reference and the result is rounded once, by up to 2⁻¹¹
+    and 2⁻⁸ of it; Winograd F(2,3) on tensor cores, which rounds its transformed operands to the dtype, errs by 9e-4 and
+    8e-3. tf32: both inputs are cut to 11 bits, which errs by up to 2⁻⁹, and F(2,3) errs by 9e-4. F(4,3) with operands
+    rounded like that exceeds the tolerance, at 1e-2 and 8e-2.
 
-    A kernel that loses one tap of one channel everywhere errs by about 3 / (4 √gemm_k): that is above the tolerance up
+    A kernel that omits one tap of one channel everywhere errs by about 3 / (4 √gemm_k). That is above the tolerance up
     to a gemm_k of 300,000 (float32), 100,000 (tf32, float16) and 2,000 (bfloat16).
     """
     return _BASE[problem.dtype] + 4 * _EPS32 * sqrt(problem.gemm_k)

@@ -1,4 +1,4 @@
-"""What a variant is: a stateless value with a stable id, a rule that says where it applies, and its workspace."""
+"""A variant: a stateless value with a stable id, a rule that says where it applies, and its workspace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_WORKSPACE_LIMIT_BYTES: Final = 2**30
 
 
 class Algorithm(StrEnum):
-    """The method, whoever wrote it."""
+    """The method, independent of the implementation."""
 
     DIRECT = "direct"
     TWO_STAGE = "two_stage"
@@ -47,7 +47,7 @@ class Backend(StrEnum):
 
     @property
     def has_complete_rules(self) -> bool:
-        """Whether the rules and workspaces of its variants decide alone what runs; cuDNN refuses more than it says."""
+        """Whether its variants' rules and workspaces alone decide what runs; cuDNN refuses more than it documents."""
         return self in (Backend.CPU, Backend.CUDA)
 
 
@@ -63,12 +63,12 @@ class Ending(StrEnum):
 
 
 class Maker(StrEnum):
-    """Whose variants can be asked for alone."""
+    """A library whose variants can be selected alone."""
 
     CUDNN = "cudnn"
 
     def has(self, variant: Variant) -> bool:
-        """Whether it made a variant."""
+        """Whether a variant is this library's."""
         return variant.backend in (Backend.CUDNN_LEGACY, Backend.CUDNN_GRAPH)
 
 
@@ -95,16 +95,15 @@ class Variant:
     why_not : callable (problem, device) -> str or None
         The reason why it does not apply; None where it applies.
     workspace_bytes : callable (problem, device) -> int or None
-        Scratch memory under the default limit, else the least it needs; None where only the library knows, after it
-        was asked.
+        Scratch memory under the default limit, else the least it needs; None where only a call of the library tells.
     source : str
-        Paper, documentation or post the method comes from.
+        Paper, documentation or post that the method comes from.
     least_workspace_bytes : callable (problem) -> int, optional
-        The least it needs, where that is known sooner than `workspace_bytes`.
+        The least workspace it needs, where that is faster to compute than `workspace_bytes`.
     ending : Ending, optional
-        How it computes an epilogue; None where it refuses all of them, whatever `why_not` says.
+        How it computes an epilogue; None where it refuses every epilogue, whatever `why_not` says.
     in_library_call : frozenset of Epilogue
-        Those that a call of the library computes, whatever `ending` says of the others.
+        The epilogues that a call of the library computes, whatever `ending` says of the others.
     """
 
     id: str
@@ -119,7 +118,7 @@ class Variant:
     in_library_call: frozenset[Epilogue] = frozenset()
 
     def __post_init__(self) -> None:
-        # A copy that ends has what the first refuses among its rules.
+        # A copy made with an `ending` inherits `_no_epilogue` from a variant without one.
         others = [part for part in parts_of(self.why_not) if part is not _no_epilogue]
         object.__setattr__(self, "why_not", all_of(*others) if self.ending else all_of(_no_epilogue, *others))
 
@@ -128,7 +127,7 @@ class Variant:
         return Ending.LIBRARY if epilogue in self.in_library_call else self.ending
 
     def needed_bytes(self, problem: ConvProblem, device: Device, limit_bytes: int) -> int | None:
-        """A number above the limit if and only if `workspace_bytes` is; None where that is."""
+        """Bytes that exceed the limit if and only if `workspace_bytes` does; None where `workspace_bytes` is None."""
         if self.least_workspace_bytes and limit_bytes >= DEFAULT_WORKSPACE_LIMIT_BYTES:
             return self.least_workspace_bytes(problem)
         return self.workspace_bytes(problem, device)
@@ -143,17 +142,17 @@ class Launch:
     run : callable (x, weight, y, bias, residual) -> None
         Computes y from x and weight, contiguous arrays in the problem's memory order: NumPy on a CPU (bfloat16 is
         ``ml_dtypes.bfloat16``); CuPy on a GPU (bfloat16 as its bits in uint16), where it only enqueues work on the
-        current stream, allocates nothing and does not synchronise, so that it can be captured in a graph. Bias and
-        residual come with an epilogue that adds one of them, and are left out else; None where it does not add it.
+        current stream, allocates nothing and does not synchronise, so that it can be captured in a graph. Where the
+        epilogue adds bias or residual, both are passed, None for the one it does not add; else neither is passed.
     workspace_bytes : int
         Scratch memory it holds.
     plan : dict
-        What rebuilds it beside the variant's id, as in `Measurement.plan`.
+        Together with the variant's id, rebuilds the launch, as in `Measurement.plan`.
     scratch : tuple of Scratch
-        Its scratch memory, which may be replaced. Where there is none though `workspace_bytes` is not 0, the launch
-        keeps its own for good, and must not run on two streams at once.
+        Its scratch memory, which may be replaced. Where this is empty though `workspace_bytes` is not 0, the launch
+        keeps its own memory for good, and must not run on two streams at once.
     by_address : bool
-        Whether ``run`` reads nothing of an array but its address, and so takes an `Address` as well, and enqueues on
+        Whether ``run`` reads only an array's address, so that it also takes an `Address`, and enqueues on
         `addresses.current_stream`.
     calls_blas : bool
         Whether ``run`` calls cuBLAS, which takes the host several times as long as launching kernels.
@@ -186,30 +185,30 @@ def unknown_workspace(_problem: ConvProblem, _device: Device) -> None:
 
 
 _PARTS: Final[dict[Rule, tuple[Rule, ...]]] = {}
-"""What a rule of `all_of` is made of."""
+"""The rules that each rule of `all_of` combines."""
 _OF_DEVICE: Final[set[Rule]] = set()
-"""Rules that say the same of every problem."""
+"""Rules that give the same answer for every problem."""
 
 
 def parts_of(rule: Rule) -> tuple[Rule, ...]:
-    """The rules that a rule is made of, none of them by `all_of`; their first reason is its own."""
+    """The elementary rules that a rule combines, in order: the first reason that they give is the rule's."""
     return _PARTS.get(rule, (rule,))
 
 
 def of_device(rule: Rule) -> Rule:
-    """Note of a rule that it looks at the device alone."""
+    """Register a rule that depends on the device alone."""
     _OF_DEVICE.add(rule)
     return rule
 
 
 def left_to_ask(rule: Rule, problem: ConvProblem, device: Device) -> tuple[Rule, ...] | None:
-    """The parts of a rule that are not the same for every problem on a device; None where one of those says no.
+    """The parts of a rule that depend on the problem; None where another part already refuses the device.
 
     Parameters
     ----------
     rule : Rule
     problem : ConvProblem
-        Any.
+        Any problem.
     device : Device
     """
     parts = parts_of(rule)
@@ -219,8 +218,8 @@ def left_to_ask(rule: Rule, problem: ConvProblem, device: Device) -> tuple[Rule,
 
 
 def all_of(*rules: Rule) -> Rule:
-    """The first reason that any of the rules gives; each can be asked of every problem, whatever the others say."""
-    # One plain loop over what they are made of: a list of layers asks these rules 100,000 times a second.
+    """A rule that gives the first reason of several rules; each can judge every problem, whatever the others say."""
+    # One plain loop over their elementary rules: a list of layers calls these 100,000 times a second.
     parts = tuple(part for rule in rules for part in parts_of(rule))
 
     def why_not(problem: ConvProblem, device: Device) -> str | None:
@@ -235,7 +234,7 @@ def all_of(*rules: Rule) -> Rule:
 
 
 def padding_of(problem: ConvProblem) -> str:
-    """A problem's padding as reasons say it: ``1x1``, or ``1x1 and 1x0`` where opposite sides differ."""
+    """A problem's padding as reasons write it: ``1x1``, or ``1x1 and 1x0`` where opposite sides differ."""
     begin = f"{problem.pad_h}x{problem.pad_w}"
     return f"{begin} and {problem.pad_h_end}x{problem.pad_w_end}" if problem.has_uneven_padding else begin
 
@@ -247,7 +246,7 @@ def _no_epilogue(problem: ConvProblem, _device: Device) -> str | None:
 @cache
 def dtype_in(*dtypes: DType) -> Rule:
     """Applies to these dtypes."""
-    reasons = {each: None if each in dtypes else f"dtype is {each}, not {' or '.join(dtypes)}" for each in DType}
+    reasons = {dtype: None if dtype in dtypes else f"dtype is {dtype}, not {' or '.join(dtypes)}" for dtype in DType}
 
     def why_not(problem: ConvProblem, _device: Device) -> str | None:
         return reasons[problem.dtype]
@@ -258,7 +257,7 @@ def dtype_in(*dtypes: DType) -> Rule:
 @cache
 def layout_is(layout: Layout) -> Rule:
     """Applies to one layout."""
-    reasons = {each: None if each is layout else f"layout is {each}, not {layout}" for each in Layout}
+    reasons = {other: None if other is layout else f"layout is {other}, not {layout}" for other in Layout}
 
     def why_not(problem: ConvProblem, _device: Device) -> str | None:
         return reasons[problem.layout]
@@ -268,7 +267,7 @@ def layout_is(layout: Layout) -> Rule:
 
 @cache
 def bytes_as_in(layout: Layout) -> Rule:
-    """Applies to one layout, and to what has the same bytes in it."""
+    """Applies to one layout, and to problems whose tensors have the same bytes in it."""
     is_other = layout_is(layout)
 
     def why_not(problem: ConvProblem, device: Device) -> str | None:

@@ -1,4 +1,4 @@
-"""How the loops are compiled: by Numba, to machine code that is kept where it can be."""
+"""Compiles the loops with Numba, to machine code that is cached where possible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from numba import njit, types
 
 FLOATS = types.Array(types.float32, 1, "C", readonly=True)
-"""A flat array that is only read; one that may be written is accepted too."""
+"""A flat array that is only read; a writable one is accepted too."""
 OUT_FLOATS = types.Array(types.float32, 1, "C")
 FLOATS_4D = types.Array(types.float32, 4, "A", readonly=True)
 """A tensor of any strides that is only read."""
@@ -24,12 +24,12 @@ def ints(count: int) -> Any:
 
 
 def compiled(*signature: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Compile a function for this signature, once and for all.
+    """Compile a function for this signature, once.
 
-    The only liberty taken with arithmetic is to contract a product and a sum into one operation: NaN, infinities and
-    the order of sums are those of the source. The code is kept beside the source or in the user's cache, or, where
-    neither can be written (a read-only container with no home), compiled again by each process. Kept code knows only of
-    changes in its own file: a kernel takes constants of other files as arguments.
+    The only change to the arithmetic is that a product and a sum may be contracted into one operation: NaN, infinities
+    and the order of sums are those of the source. The code is cached beside the source or in the user's cache; where
+    neither can be written (a read-only container with no home), each process compiles it again. The cache notices only
+    changes in the kernel's own file: a kernel takes constants of other files as arguments.
     """
     options = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
 
@@ -37,7 +37,7 @@ def compiled(*signature: Any) -> Callable[[Callable[..., None]], Callable[..., N
         try:
             kernel: Callable[..., None] = njit(types.void(*signature), cache=True, **options)(function)
         except (RuntimeError, OSError):
-            # Numba's way of saying that it finds no place for the cache, or that the place is full.
+            # Numba raises these where it finds no folder for the cache, or the disk is full.
             kernel = njit(types.void(*signature), **options)(function)
         return kernel
 

@@ -1,12 +1,12 @@
 """Direct convolution: every product of the definition, summed in its order.
 
-x is copied once into zero-padded planes, one a phase of the stride, so that each tap of the filter is a constant
-offset from the output and a whole plane of outputs, rows joined, is one long vector: y[i] = Σ_j weight[j] ·
-x[offset[j] + i] over the gemm_k channels and taps j. The outputs between two rows are computed and dropped. Four
+x is copied once into zero-padded planes, one per phase of the stride. Each tap of the filter is then a constant offset
+from the output, and a whole plane of outputs, rows joined, is one long vector: y[i] = Σ_j weight[j] ·
+x[offset[j] + i] over the gemm_k channels and taps j. The outputs between two rows are computed and dropped. With four
 filters and four taps at a time, 16 multiply-adds share 4 loads of x, and 4 loads and stores of partial sums that stay
 in the L1 cache.
 
-NaN and infinities spread as IEEE 754 says; padding is zeros that are multiplied like any other input.
+NaN and infinities spread as IEEE 754 says; padding zeros are multiplied like any other input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FILTERS = 4
 
 
 def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
-    """Allocate; the result computes y from x, weight, and what the epilogue adds."""
+    """Allocate scratch; the result computes y from x, weight, and the tensors that the epilogue adds."""
     scratch = allocate(plan)
     rows, columns = split_planes(problem)
     image_shape = (problem.c, problem.stride_h, problem.stride_w, rows, columns)
@@ -47,11 +47,11 @@ def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
         output = Output.of(problem, y, bias, residual)
         for first in range(0, problem.n, plan.images):
             images = slice(first, first + plan.images)
-            seen, wanted = nchw(problem, x)[images], output.images(images)
-            split_phases(seen, planes[: len(seen)], (problem.pad_h, problem.pad_w), phases, threads)
-            sums = scratch["y"][: len(seen)] if "y" in scratch else wanted.y
-            _convolve_images(taps, sums, len(seen))
-            wanted.write(sums, threads)
+            input_images, output_images = nchw(problem, x)[images], output.images(images)
+            split_phases(input_images, planes[: len(input_images)], (problem.pad_h, problem.pad_w), phases, threads)
+            sums = scratch["y"][: len(input_images)] if "y" in scratch else output_images.y
+            _convolve_images(taps, sums, len(input_images))
+            output_images.write(sums, threads)
 
     def _convolve_images(taps: Array, sums: Array, images: int) -> None:
         out, strides = flat(sums)
@@ -65,7 +65,7 @@ def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
 
 
 def _offsets(problem: ConvProblem, image_shape: tuple[int, ...]) -> Array:
-    """Where each channel and tap of a group finds its input, counted from the output's own place in a plane."""
+    """Offset of the input of each channel and tap of a group, counted from the output's own place in a plane."""
     channel = np.arange(problem.c // problem.groups)[:, None, None]
     row = np.arange(problem.r)[:, None] * problem.dilation_h
     column = np.arange(problem.s) * problem.dilation_w
@@ -88,8 +88,8 @@ def _four_filters(
     x: Array, base: int, offsets: Array, weight: Array, first: int, depth: int, sums: Array, length: int
 ) -> None:
     """Add to four rows of sums, _BLOCK apart, the products of four filters, `depth` apart in weight."""
-    whole = depth - depth % 4
-    for j in range(0, whole, 4):
+    whole_fours = depth - depth % 4
+    for j in range(0, whole_fours, 4):
         x0 = x[base + offsets[j] : base + offsets[j] + length]
         x1 = x[base + offsets[j + 1] : base + offsets[j + 1] + length]
         x2 = x[base + offsets[j + 2] : base + offsets[j + 2] + length]
@@ -108,7 +108,7 @@ def _four_filters(
             sums[_BLOCK + i] = sums[_BLOCK + i] + b0 * v0 + b1 * v1 + b2 * v2 + b3 * v3
             sums[2 * _BLOCK + i] = sums[2 * _BLOCK + i] + c0 * v0 + c1 * v1 + c2 * v2 + c3 * v3
             sums[3 * _BLOCK + i] = sums[3 * _BLOCK + i] + d0 * v0 + d1 * v1 + d2 * v2 + d3 * v3
-    for j in range(whole, depth):
+    for j in range(whole_fours, depth):
         x0 = x[base + offsets[j] : base + offsets[j] + length]
         a0, b0 = weight[first + j], weight[first + depth + j]
         c0, d0 = weight[first + 2 * depth + j], weight[first + 3 * depth + j]
@@ -124,8 +124,8 @@ def _one_filter(
     x: Array, base: int, offsets: Array, weight: Array, first: int, depth: int, sums: Array, length: int
 ) -> None:
     """Add the products of one filter to `sums`."""
-    whole = depth - depth % 4
-    for j in range(0, whole, 4):
+    whole_fours = depth - depth % 4
+    for j in range(0, whole_fours, 4):
         x0 = x[base + offsets[j] : base + offsets[j] + length]
         x1 = x[base + offsets[j + 1] : base + offsets[j + 1] + length]
         x2 = x[base + offsets[j + 2] : base + offsets[j + 2] + length]
@@ -134,7 +134,7 @@ def _one_filter(
         a0, a1, a2, a3 = weight[i0], weight[i0 + 1], weight[i0 + 2], weight[i0 + 3]
         for i in range(length):
             sums[i] = sums[i] + a0 * x0[i] + a1 * x1[i] + a2 * x2[i] + a3 * x3[i]
-    for j in range(whole, depth):
+    for j in range(whole_fours, depth):
         x0 = x[base + offsets[j] : base + offsets[j] + length]
         a0 = weight[first + j]
         for i in range(length):
@@ -153,7 +153,7 @@ def _convolve(
     first: int,
     last: int,
 ) -> None:
-    """Compute the tasks from first to last: one task is up to four filters at one block of outputs of one image."""
+    """Compute the tasks from first to last: a task is up to four filters on one block of outputs of one image."""
     image_stride, filter_stride, row_stride, stride = y_strides
     groups, filters, p, q = y_sizes
     columns, image_size, group_size, lanes = plane_sizes
@@ -163,9 +163,9 @@ def _convolve(
     blocks = (extent + _BLOCK - 1) // _BLOCK
     sums = np.empty(_FILTERS * _BLOCK, np.float32)
     for task in range(first, last):
-        rest, four = divmod(task, fours)
-        rest, block = divmod(rest, blocks)
-        image, group = divmod(rest, groups)
+        group_block, four = divmod(task, fours)
+        image_group, block = divmod(group_block, blocks)
+        image, group = divmod(image_group, groups)
         start = block * _BLOCK
         length = min(_BLOCK, extent - start)
         rounded = (length + lanes - 1) // lanes * lanes
@@ -183,10 +183,10 @@ def _convolve(
             # A block may start past the outputs of its first row.
             right = max(left, min(q, start + length - row * columns))
             for k in range(count):
-                found = sums[k * _BLOCK + row * columns + left - start :][: right - left]
+                row_sums = sums[k * _BLOCK + row * columns + left - start :][: right - left]
                 place = image * image_stride + (k0 + k) * filter_stride + row * row_stride + left * stride
                 if stride == 1:
-                    y[place : place + right - left] = found
+                    y[place : place + right - left] = row_sums
                 else:
                     for column in range(right - left):
-                        y[place + column * stride] = found[column]
+                        y[place + column * stride] = row_sums[column]

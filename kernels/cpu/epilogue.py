@@ -69,9 +69,9 @@ _FUNCTIONS: Final = {
 
 @cache
 def compiled_activation(activation: Activation) -> Any:
-    """A NumPy function of float32 that NaN passes through, its code kept as that of `compiled` is; None where none is.
+    """The activation as a NumPy function of float32 that passes NaN through, or None for none; cached as by `compiled`.
 
-    Only the one that is asked for is made: all of them would take half a second of every worker's start.
+    Each is compiled on first use: compiling all would add half a second to every worker's start.
     """
     function = _FUNCTIONS.get(activation)
     if function is None:
@@ -84,7 +84,7 @@ def compiled_activation(activation: Activation) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A part of y, and of what is added to it.
+    """A part of y, and the same part of the bias and residual added to it.
 
     Parameters
     ----------
@@ -102,24 +102,24 @@ class Output:
     @classmethod
     def of(cls, problem: ConvProblem, y: Array, bias: Array | None, residual: Array | None) -> Output:
         """All of y, seen in the order N, C, H, W."""
-        seen = None if residual is None else nchw(problem, residual)
-        return cls(nchw(problem, y), bias, seen, compiled_activation(problem.epilogue.activation))
+        residual_nchw = None if residual is None else nchw(problem, residual)
+        return cls(nchw(problem, y), bias, residual_nchw, compiled_activation(problem.epilogue.activation))
 
     def images(self, part: slice | int) -> Output:
-        """Some images, or one."""
+        """The part for some images, or for one."""
         return replace(self, y=self.y[part], residual=None if self.residual is None else self.residual[part])
 
     def filters(self, part: slice) -> Output:
-        """Some filters."""
+        """The part for some filters."""
         bias = None if self.bias is None else self.bias[part]
         return replace(self._planes(part, slice(None)), bias=bias)
 
     def rows(self, part: slice) -> Output:
-        """Some rows."""
+        """The part for some output rows."""
         return self._planes(slice(None), part)
 
     def write(self, sums: Array, threads: Threads) -> None:
-        """End float32 sums of y's shape, which are overwritten, and round them into y; they may be y itself."""
+        """Apply the epilogue to float32 sums of y's shape, in place, and round them into y; sums may be y itself."""
         if self.bias is not None or self.residual is not None or self.activation is not None:
             over_pieces(sums.shape, sums.size, threads, lambda piece: self._end(sums, piece))
         if sums is not self.y:

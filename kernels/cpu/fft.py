@@ -1,7 +1,7 @@
 """Convolution by the convolution theorem: the spectra of x and of the weight, multiplied and summed over channels.
 
 The weight's spectrum is conjugated, since a layer correlates. The cost does not depend on the size of the filter. A
-stride takes every stride-th output of the full one, a dilation spreads the taps before they are transformed.
+stride takes every stride-th output of the stride-1 result; a dilation spreads the taps before they are transformed.
 
 A NaN or an infinity in the input makes every output of its image NaN, and in the weight every output of its filter:
 each output depends on the whole spectrum.
@@ -25,7 +25,7 @@ _FILTERS = 4
 
 
 def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
-    """Allocate; the result computes y from x, weight, and what the epilogue adds."""
+    """Allocate scratch; the result computes y from x, weight, and the tensors that the epilogue adds."""
     scratch = allocate(plan)
     height, width = scratch["x"].shape[2:]
     bottom, right = problem.pad_h + problem.h, problem.pad_w + problem.w
@@ -74,7 +74,7 @@ def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
 
 @compiled(COMPLEX_3D, COMPLEX_3D, OUT_COMPLEX_3D, INT, INT)
 def _accumulate(x: Array, weight: Array, products: Array, first: int, last: int) -> None:
-    """Sum x · conj(weight) over channels, for the tasks from first to last: up to four filters of one image each."""
+    """Sum x · conj(weight) over channels, for tasks first to last; a task is up to four filters of one image."""
     filters, depth, size = weight.shape
     fours = (filters + _FILTERS - 1) // _FILTERS
     for task in range(first, last):
@@ -85,6 +85,6 @@ def _accumulate(x: Array, weight: Array, products: Array, first: int, last: int)
                 sums = products[image, k, start:stop]
                 sums[:] = 0
                 for c in range(depth):
-                    a, b = x[image, c, start:stop], weight[k, c, start:stop]
+                    x_block, weight_block = x[image, c, start:stop], weight[k, c, start:stop]
                     for i in range(stop - start):
-                        sums[i] += a[i] * b[i].conjugate()
+                        sums[i] += x_block[i] * weight_block[i].conjugate()

@@ -1,10 +1,10 @@
 """Convolution as a matrix product: im2col into columns, then BLAS.
 
 y (K, P·Q) = weight (K, gemm_k) × columns (gemm_k, P·Q), for a band of output rows at a time so that the columns are
-still in cache when BLAS reads them. Many bands are spread over the threads; the filters or columns of a single one are.
-A 1×1 filter needs no columns: x is that matrix already.
+still in cache when BLAS reads them. The threads share many bands, or the filters or columns of a single band. A 1×1
+filter needs no columns: x is that matrix already.
 
-NaN and infinities spread as IEEE 754 says; padding is zeros that are multiplied like any other input.
+NaN and infinities spread as IEEE 754 says; padding zeros are multiplied like any other input.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from conv_advisor.kernels.cpu.threads import Threads, one_blas_thread
 
 
 def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
-    """Allocate; the result computes y from x, weight, and what the epilogue adds."""
+    """Allocate scratch; the result computes y from x, weight, and the tensors that the epilogue adds."""
     scratch = allocate(plan)
     groups, filters, depth = problem.groups, problem.gemm_n, problem.gemm_k
     if "padded" in scratch:
         inside = scratch["padded"][:, problem.pad_h :, problem.pad_w :][:, : problem.h, : problem.w]
-        seen = _windows(problem, scratch["padded"])
+        windows = _windows(problem, scratch["padded"])
         slots = len(scratch["columns"])
     alone = Threads(1)
 
@@ -50,7 +50,7 @@ def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
             for top in range(problem.p * first // slots, problem.p * last // slots, plan.rows):
                 bottom = min(top + plan.rows, problem.p * last // slots)
                 band = slice(top, bottom)
-                _convolve_band(seen[:, :, :, band], matrix, output.rows(band), first, slot_threads)
+                _convolve_band(windows[:, :, :, band], matrix, output.rows(band), first, slot_threads)
 
         if slots > 1:
             threads.over(slots, problem.flops // problem.n, convolve_slots)

@@ -11,8 +11,8 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 BLOCK_BYTES: Final = 2**25
 """Scratch that one block of images (or filters, rows, tiles) aims at: about a last-level cache."""
 BAND_BYTES: Final = 2**21
-"""Scratch for what a matrix product reads and writes at a time, about two L2 caches: or as much as the weights take,
-if that is more, since each band reads them all again."""
+"""Scratch for the operands and the result of one matrix product, about two L2 caches; or as much as the weights take,
+if that is more, since each band reads all weights again."""
 LANES: Final = 32
 """Vector loops run over multiples of this many floats, so that none has a scalar remainder."""
 
@@ -44,11 +44,11 @@ class Plan:
     buffers : dict of str to Buffer
         The scratch arrays that `prepare` allocates.
     rows : int
-        Rows of outputs (GEMM) or of tiles (Winograd) in a block; all of them otherwise.
+        Rows of outputs (GEMM) or of tiles (Winograd) in a block; other algorithms take all rows.
     filters : int
-        Filters in a block (FFT); all of them otherwise.
+        Filters in a block (FFT); other algorithms take all filters.
     library_bytes : int
-        What SciPy allocates beside the buffers while it transforms.
+        Memory that SciPy allocates in addition to the buffers while it transforms.
     """
 
     images: int
@@ -64,7 +64,7 @@ class Plan:
 
 
 def is_narrow(problem: ConvProblem) -> bool:
-    """Whether operands are stored in 16 bits: they are widened to float32, and results rounded, block by block."""
+    """Whether operands have 16 bits; they are then widened to float32, and results rounded, block by block."""
     return problem.dtype.itemsize_bytes == 2
 
 
@@ -81,8 +81,8 @@ def is_pointwise(problem: ConvProblem) -> bool:
 
 
 def split_planes(problem: ConvProblem) -> tuple[int, int]:
-    """Height and width of the planes, one a phase of the stride, that the direct kernel splits the padded input
-    into."""
+    """Height and width of the planes into which the direct kernel splits the padded input, one per phase of the
+    stride."""
     return (
         problem.p + (problem.r - 1) * problem.dilation_h // problem.stride_h,
         problem.q + (problem.s - 1) * problem.dilation_w // problem.stride_w,
@@ -90,12 +90,12 @@ def split_planes(problem: ConvProblem) -> tuple[int, int]:
 
 
 def winograd_tiles(problem: ConvProblem) -> tuple[int, int]:
-    """Rows and columns of 2×2 output tiles; each row has one column more, which is computed and dropped."""
+    """Rows and columns of 2×2 output tiles; each row has one extra column, which is computed and dropped."""
     return -(-problem.p // 2), -(-problem.q // 2) + 1
 
 
 def fft_size(problem: ConvProblem) -> tuple[int, int]:
-    """Height and width of the transforms: the least fast ones where no wrapped product reaches an output."""
+    """Height and width of the transforms: the least fast sizes at which no wrapped product reaches an output."""
     height = max(
         problem.h + max(problem.pad_h, problem.pad_h_end),
         problem.dilation_h * (problem.r - 1) + 1,
@@ -123,9 +123,9 @@ def direct(problem: ConvProblem) -> Plan:
 
 
 def gemm(problem: ConvProblem) -> Plan:
-    """Columns of a band of output rows of one image, and their products where y cannot take them as they are.
+    """Columns of a band of output rows of one image, and their products where BLAS cannot write them to y directly.
 
-    Both for as many bands as threads may work on at a time.
+    Both are held for as many bands as threads may work on at a time.
     """
     if is_pointwise(problem):
         return Plan(1, {}, rows=problem.p)
@@ -147,7 +147,7 @@ def fft(problem: ConvProblem) -> Plan:
     height, width = fft_size(problem)
     real, spectrum = 4 * height * width, 8 * height * (width // 2 + 1)
     images = _fit(problem.n, BLOCK_BYTES, problem.c * (real + spectrum))
-    # SciPy copies the spectra that it transforms back.
+    # SciPy copies the spectra before the inverse transform.
     output = images * (2 * spectrum + real)
     filters = _fit(problem.k, BLOCK_BYTES, problem.c * (real + spectrum) + output)
     buffers = {
@@ -180,9 +180,9 @@ def winograd(problem: ConvProblem) -> Plan:
     return Plan(images, buffers, rows=band)
 
 
-def _fit(count: int, budget_bytes: int, each_bytes: int) -> int:
-    """How many of `count` equal things fit the budget; one at least."""
-    return max(1, min(count, budget_bytes // each_bytes))
+def _fit(count: int, budget_bytes: int, item_bytes: int) -> int:
+    """How many of `count` items of equal size fit the budget; at least one."""
+    return max(1, min(count, budget_bytes // item_bytes))
 
 
 def _next_smooth(least: int) -> int:

@@ -1,4 +1,4 @@
-"""Makes a CPU variant runnable: compiled, and its scratch memory allocated."""
+"""Makes a CPU variant runnable: compiles it and allocates its scratch memory."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def prepare(
     Returns
     -------
     launch : Launch
-        Its run takes C-contiguous host arrays and raises InvalidTensor for any other, or for one that the epilogue
-        adds and that is missing; it is not to be called by two threads at once.
+        Its run takes C-contiguous host arrays. It raises InvalidTensor for any other array, or where a tensor that the
+        epilogue adds is missing. Two threads must not call it at once.
 
     Raises
     ------

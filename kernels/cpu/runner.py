@@ -22,9 +22,9 @@ from conv_advisor.kernels.variant import Launch, Variant
 LEAST_REGION_MS: Final = 0.2
 MOST_LAUNCHES: Final = 1024
 SLOW_LAUNCH_MS: Final = 50.0
-"""Below this a busy host's first launch says too little of the time: threads start, and the scheduler interferes."""
+"""A first launch shorter than this says too little of the time: threads start, and the scheduler interferes."""
 ASSUMED_CACHE_BYTES: Final = 2**26
-"""Last-level cache to exceed when cold; 64 MiB covers most hosts, and asking for it portably is not possible."""
+"""Last-level cache that cold operands must exceed; 64 MiB covers most hosts, and no portable call tells the size."""
 
 
 class CpuRunner:
@@ -67,7 +67,7 @@ class CpuRunner:
         _plan: Mapping[str, Any] | None = None,
     ) -> Launch:
         """Compile and allocate; a variant has one plan here."""
-        from conv_advisor.kernels.cpu.prepare import prepare  # Numba: 100 MB that who only waits does without
+        from conv_advisor.kernels.cpu.prepare import prepare  # here: an idle worker does not need Numba's 100 MB
 
         return prepare(variant, problem, workspace_limit_bytes)
 
@@ -128,7 +128,7 @@ def _operands(
 
 
 def _error_of_infinite(problem: ConvProblem, operands: Operands) -> float:
-    """Infinite where one of the outputs that are not finite should be, as far as they are looked at; else 0."""
+    """The error at the first `comparison.SAMPLES` non-finite outputs: infinite where one of them should be finite."""
     places = comparison.not_finite(problem, operands.y)
     if not len(places):
         return 0.0

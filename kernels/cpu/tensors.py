@@ -14,14 +14,14 @@ from conv_advisor.kernels.cpu.threads import Threads
 
 Array = npt.NDArray[Any]
 Run = Callable[[Array, Array, Array, Array | None, Array | None], None]
-"""Computes y, the third, from x and weight, and from bias and residual where the epilogue adds them."""
+"""Computes y, the third argument, from x and weight, and from bias and residual where the epilogue adds them."""
 
 _COPY_FLOPS = 10
-"""Operations that could be done in the time that one element takes to copy and convert."""
+"""Operations that take as long as copying and converting one element."""
 
 
 def allocate(plan: Plan) -> dict[str, Array]:
-    """The plan's scratch arrays, zeroed: what no run writes, such as padding, stays zero."""
+    """The plan's scratch arrays, zeroed: elements that no run writes, such as padding, stay zero."""
     return {name: np.zeros(buffer.shape, buffer.dtype) for name, buffer in plan.buffers.items()}
 
 
@@ -31,7 +31,7 @@ def nchw(problem: ConvProblem, tensor: Array) -> Array:
 
 
 def flat(tensor: Array) -> tuple[Array, tuple[int, ...]]:
-    """The memory of a contiguous tensor that is seen in NCHW order, as one vector, and its strides in elements."""
+    """The memory of a contiguous tensor, viewed in NCHW order, as one vector, and the view's strides in elements."""
     memory = tensor if tensor.flags.c_contiguous else tensor.transpose(0, 2, 3, 1)
     return memory.reshape(-1), tuple(stride // tensor.itemsize for stride in tensor.strides)
 
@@ -46,7 +46,7 @@ def copy(source: Array, target: Array, threads: Threads) -> None:
 
 
 def over_pieces(shape: tuple[int, ...], size: int, threads: Threads, work: Callable[[tuple[slice, ...]], None]) -> None:
-    """Work on all pieces of a tensor along its longest axis but the last; what overflows is infinite in silence."""
+    """Call ``work`` on pieces of a tensor along its longest axis but the last; overflow gives infinity, no warning."""
     axis = int(np.argmax(shape[:-1]))
 
     def work_on(first: int, last: int) -> None:
@@ -61,7 +61,7 @@ def split_phases(
 ) -> None:
     """Copy planes into their zero-padded phases: ``planes[n, c, a, b, i, j] = padded[n, c, i·A + a, j·B + b]``.
 
-    Reading every A-th row and B-th column then means reading one phase without gaps.
+    Every A-th row and B-th column are then one phase, read without gaps.
 
     Parameters
     ----------
@@ -71,20 +71,20 @@ def split_phases(
     pad : (int, int)
         Zeros above and to the left of the source.
     phases : (list of int, list of int)
-        The a and the b that are needed.
+        The values of a and of b that are needed.
     threads : Threads
     """
     _, _, steps_h, steps_w, rows, columns = planes.shape
-    for a in phases[0]:
-        top, first_row = _entry(pad[0], a, steps_h)
-        for b in phases[1]:
-            left, first_column = _entry(pad[1], b, steps_w)
-            seen = source[:, :, first_row::steps_h, first_column::steps_w][:, :, : rows - top, : columns - left]
-            target = planes[:, :, a, b, top : top + seen.shape[2], left : left + seen.shape[3]]
-            copy(seen, target[:, :, : seen.shape[2], : seen.shape[3]], threads)
+    for row_phase in phases[0]:
+        top, first_row = _entry(pad[0], row_phase, steps_h)
+        for column_phase in phases[1]:
+            left, first_column = _entry(pad[1], column_phase, steps_w)
+            samples = source[:, :, first_row::steps_h, first_column::steps_w][:, :, : rows - top, : columns - left]
+            target = planes[:, :, row_phase, column_phase, top : top + samples.shape[2], left : left + samples.shape[3]]
+            copy(samples, target[:, :, : samples.shape[2], : samples.shape[3]], threads)
 
 
 def _entry(pad: int, phase: int, step: int) -> tuple[int, int]:
-    """The first place in a phase that holds data, not padding, and the row (or column) of the source that it holds."""
+    """The first index of a phase that holds data, not padding, and the row (or column) of the source stored there."""
     place = max(0, -(-(pad - phase) // step))
     return place, place * step + phase - pad

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 LEAST_FLOPS: Final = 2_000_000
-"""Work of a thread below which it costs more than it saves: handing it over takes some 20 µs, and 10¹¹ flop/s is
-usual."""
+"""Work below which a thread costs more than it saves: handing work over takes some 20 µs, and a thread usually does
+10¹¹ flop/s."""
 
 
 class Threads:
@@ -42,7 +42,7 @@ class Threads:
         ----------
         items : int
         flops : int
-            Operations of all items together: decide how many threads are worth it.
+            Operations of all items together, which decide how many threads to use.
         work : callable (first, last) -> None
             Must release the interpreter lock while it works.
         """
@@ -77,7 +77,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _blas_libraries() -> ThreadpoolController:
-    """The loaded libraries; looking for them takes milliseconds, so it is done once."""
+    """The loaded BLAS libraries; the search takes milliseconds, so it is done once."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

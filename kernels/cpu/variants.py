@@ -41,7 +41,7 @@ _ENDINGS: Final = {
     Algorithm.FFT: Ending.FUSED,
     Algorithm.WINOGRAD: Ending.FUSED,
 }
-"""Direct ends a block of images when all of it is summed; the others each band or block as they write it."""
+"""Direct applies the epilogue to a block of images once all of it is summed; the others, as they write each part."""
 
 _SOURCES: Final = {
     Algorithm.DIRECT: "Definition; parallel-processing study of direct, FFT and Winograd, University of Oregon 2019",

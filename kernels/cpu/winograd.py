@@ -3,7 +3,7 @@
 Tiles of 4×4 inputs, two apart, give 2×2 outputs: y = Aᵀ [ (G w Gᵀ) ⊙ (Bᵀ x B) ] A, the product in the middle summed
 over channels as 16 matrix products (K, C) × (C, tiles). x is first copied into its four phases of stride 2,
 zero-padded, so that element (i, j) of all tiles, rows joined, is one vector without gaps; each row of tiles has one
-more than it needs.
+tile more than it needs.
 
 A NaN or an infinity in the input spreads over all four outputs of every tile that sees it, and an infinity turns into
 NaN, because each transformed element is a difference of inputs.
@@ -21,11 +21,11 @@ from conv_advisor.kernels.cpu.tensors import Array, Run, allocate, copy, flat, n
 from conv_advisor.kernels.cpu.threads import Threads, one_blas_thread
 
 _BT = ((0, 2, -1), (1, 2, 1), (2, 1, -1), (1, 3, -1))
-"""Rows of Bᵀ: element, other element, and the sign of the other."""
+"""Rows of Bᵀ: first element, second element, and the sign of the second."""
 
 
 def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
-    """Allocate; the result computes y from x, weight, and what the epilogue adds."""
+    """Allocate scratch; the result computes y from x, weight, and the tensors that the epilogue adds."""
     scratch = allocate(plan)
     rows, columns = winograd_tiles(problem)
     planes = scratch["planes"][:-LANES].reshape(plan.images, problem.c, 2, 2, rows + 1, columns)
@@ -111,9 +111,9 @@ def _transform_weight(weight: Array, u: Array, first: int, last: int) -> None:
 def _transform_input(
     planes: Array, v: Array, sizes: tuple[int, int, int, int], band: tuple[int, int], first: int, last: int
 ) -> None:
-    """V = Bᵀ x B for the channels from first to last; v is (16, C, tiles), sizes images, channels, rows, columns.
+    """V = Bᵀ x B for the channels from first to last; v is (16, C, tiles), sizes are images, channels, rows, columns.
 
-    The band is its first row of tiles and how many they are.
+    The band is its first row of tiles and its number of rows.
     """
     images, channels, rows, columns = sizes
     top, count = band
@@ -149,7 +149,7 @@ def _transform_output(
     first: int,
     last: int,
 ) -> None:
-    """Y = Aᵀ M A for the filters from first to last; m is (16, K, tiles), sizes images, filters, p, q, columns."""
+    """Y = Aᵀ M A for the filters from first to last; m is (16, K, tiles), sizes are images, filters, p, q, columns."""
     image_stride, filter_stride, row_stride, stride = strides
     images, filters, p, q, columns = sizes
     top, count = band

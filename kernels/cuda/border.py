@@ -1,4 +1,4 @@
-"""The one border where errors of CUDA and its libraries become ours, by type and status code."""
+"""The one place where errors of CUDA and its libraries become ours, by type and status code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def translated() -> Iterator[None]:
     ------
     OutOfMemory, NotSupported, CompileFailed
     LaunchFailed
-        Anything else: after most of these the context is unusable, and no status tells which.
+        Any other error: most leave the context unusable, and no status tells which.
     """
     try:
         yield

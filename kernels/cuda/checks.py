@@ -28,7 +28,7 @@ _THREADS: Final = 256
 
 
 def storage_type(dtype: DType) -> type[np.generic]:
-    """The NumPy type that CuPy arrays of this dtype have; bfloat16 travels as its bits."""
+    """The NumPy type of CuPy arrays of this dtype; bfloat16 is stored as its bits."""
     return _STORAGE[dtype]
 
 
@@ -76,9 +76,11 @@ class Checks:
         sizes = (problem.c, problem.h, problem.w, problem.k, problem.r, problem.s)
         steps = (problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w)
         dilations = (problem.dilation_h, problem.dilation_w)
-        last = (problem.groups, int(problem.layout is Layout.NHWC))
+        groups_and_layout = (problem.groups, int(problem.layout is Layout.NHWC))
         self._kernel("reference_at", problem.dtype)(
-            (len(outputs),), (_THREADS,), (x, weight, cupy.asarray(outputs), result, *sizes, *steps, *dilations, *last)
+            (len(outputs),),
+            (_THREADS,),
+            (x, weight, cupy.asarray(outputs), result, *sizes, *steps, *dilations, *groups_and_layout),
         )
         host: np.ndarray = cupy.asnumpy(result)
         return host

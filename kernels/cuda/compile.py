@@ -20,13 +20,13 @@ from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.parts.source import STORAGE_OF, Source, definitions_of
 
 _compiling: Final[dict[tuple[Any, ...], threading.Lock]] = {}
-"""By module: layers of one network share most of what they are compiled to, and threads would each compile it."""
+"""A lock per module: layers of one network share most modules, and threads must not compile the same one twice."""
 
 _NVRTC_OPTIONS: Final[dict[str, Any]] = {"std": "c++17", "ptxas_options": ["-v"]}
 
 
 def compile_cubin(source: Source, storage: str, defines: dict[str, int], arch: str) -> tuple[bytes, str]:
-    """Compile without a GPU or a driver, or take from `kernels.builds` what was compiled before.
+    """Compile without a GPU or a driver, or take an earlier build from `kernels.builds`.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def compile_cubin(source: Source, storage: str, defines: dict[str, int], arch: s
         (folder / "cubin").write_bytes(cubin)
         (folder / "log").write_text(log)
 
-    kept = kept_build("nvrtc", [text, *macros, arch, repr(_NVRTC_OPTIONS), *_toolkit()], build)
-    return (kept / "cubin").read_bytes(), (kept / "log").read_text()
+    folder = kept_build("nvrtc", [text, *macros, arch, repr(_NVRTC_OPTIONS), *_toolkit()], build)
+    return (folder / "cubin").read_bytes(), (folder / "log").read_text()
 
 
 def _compile(text: str, macros: Sequence[str], arch: str) -> tuple[bytes, str]:
@@ -67,12 +67,12 @@ def _compile(text: str, macros: Sequence[str], arch: str) -> tuple[bytes, str]:
 @cache
 def _toolkit() -> list[str]:
     """The versions of the compiler and of its headers."""
-    found = ((each.name, each.version) for each in distributions())
-    return sorted(f"{name} {version}" for name, version in found if name.startswith(("cuda-", "nvidia-cuda-")))
+    installed = ((distribution.name, distribution.version) for distribution in distributions())
+    return sorted(f"{name} {version}" for name, version in installed if name.startswith(("cuda-", "nvidia-cuda-")))
 
 
 def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> Any:
-    """Compile a kernel for the current device and load it, so that a graph capture that uses it loads nothing.
+    """Compile a kernel for the current device and load it now, so that a later graph capture loads nothing.
 
     Parameters
     ----------
@@ -80,10 +80,10 @@ def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> An
     kernel : str
         Name of the ``extern "C"`` function.
     dtype : DType
-        Whose storage type x, weight and y have.
+        x, weight and y have its storage type.
     **defines : int
-        One of the source's definitions, and those of an epilogue where it takes one. Where it is to overlap the kernel
-        ahead (`parts.overlap`), so is the kernel.
+        One of the source's sets of definitions, and those of an epilogue where the source takes one. Where the source
+        overlaps with the kernel before it (`parts.overlap`), the kernel is compiled for that too.
 
     Returns
     -------
@@ -100,11 +100,11 @@ def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> An
 
 def load_module(source: Source, dtype: DType, **defines: int) -> Any:
     """The module that `load_kernel` takes kernels from: a ``cupy.RawModule``, compiled once a process."""
-    listed = definitions_of(source, dtype)
+    allowed = definitions_of(source, dtype)
     shared = (*(MACROS if source.takes_epilogue else ()), *((OVERLAPS,) if source.waits else ()))
-    own = {macro: value for macro, value in defines.items() if macro not in shared}
-    if own not in listed:
-        raise ValueError(f"{source.name}.cu is compiled with {listed} for {dtype}, not {defines}")
+    definitions = {macro: value for macro, value in defines.items() if macro not in shared}
+    if definitions not in allowed:
+        raise ValueError(f"{source.name}.cu is compiled with {allowed} for {dtype}, not {defines}")
     return _load_module(source, STORAGE_OF[dtype], tuple(defines.items()))
 
 
@@ -130,7 +130,7 @@ def _include_path() -> list[str]:
 
 
 def shape_arguments(problem: ConvProblem, images: int | None = None) -> tuple[np.int32, ...]:
-    """What a kernel's SHAPE parameters take, for so many images or the whole batch."""
+    """The arguments for a kernel's SHAPE parameters, for ``images`` images or the whole batch."""
     sizes = (
         *(images or problem.n, problem.c, problem.h, problem.w, problem.k, problem.r, problem.s, problem.p, problem.q),
         *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w),

@@ -1,7 +1,7 @@
 """Modules of our sources, for one exact architecture: CuPy's own compile call cannot name sm_90a, which has wgmma.
 
-What was compiled is kept where CuPy keeps what it compiles, and loaded from there by the next process. That takes less
-than CuPy's own way, which compiles an empty source for every set of options to know what to look for.
+Cubins are stored in CuPy's cache folder, and the next process loads them from there. That is faster than CuPy's own
+lookup, which compiles an empty source for every set of options to compute the name to look for.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 
 def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str | None) -> Any:
-    """Compile by NVRTC, unless that was done before, and load on the current device: a ``cupy.RawModule``.
+    """Compile with NVRTC, unless the cache has the cubin, and load on the current device: a ``cupy.RawModule``.
 
     Parameters
     ----------
     source : str
     name : str
-        What messages call the source.
+        Name of the source in messages.
     options : tuple of str
     arch : str or None
         E.g. ``sm_90a``; None: that of the current device.
@@ -42,15 +42,15 @@ def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str | Non
 
 @cache
 def _own_architecture(capability: int) -> str | None:
-    """The architecture of a device; None where this compiler is older than it, which CuPy gives PTX then."""
+    """The architecture of a device; None where this compiler does not know it yet: CuPy then compiles to PTX."""
     from cuda.bindings import nvrtc
 
-    _, known = nvrtc.nvrtcGetSupportedArchs()
-    return f"sm_{capability}" if capability in known else None
+    _, supported = nvrtc.nvrtcGetSupportedArchs()
+    return f"sm_{capability}" if capability in supported else None
 
 
 def compiled(source: str, name: str, options: tuple[str, ...]) -> Path:
-    """The cubin of a source, of this compiler with these options, in the cache.
+    """Path in the cache of the cubin of a source, compiled with these options where it is not there yet.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def compiled(source: str, name: str, options: tuple[str, ...]) -> Path:
 
 
 def _folder() -> Path:
-    """In CuPy's cache; where that cannot be written to, a folder that lives as long as the process."""
+    """Our folder in CuPy's cache; where that cannot be written to, a folder that lasts as long as the process."""
     cupys = os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache"
     folder = Path(cupys) / "conv-advisor"
     try:

@@ -1,4 +1,4 @@
-"""What a family of kernels is: a folder that exposes its variants, its sources, and the model that chooses its cuts."""
+"""A family of kernels: a folder that exposes its variants, its sources, and the model that chooses its cuts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from conv_advisor.kernels.cuda.parts.source import Source
 from conv_advisor.kernels.variant import Backend, Ending, Launch, Variant
 
 Prepare = Callable[[ConvProblem, Device, int], Launch]
-"""Plans, compiles and allocates on the current device, with so many bytes of workspace at the most."""
+"""Plans, compiles and allocates on the current device; the last argument limits the workspace in bytes."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """A model of the time that chooses among cuts, as who refits it asks for them.
+    """A model of the time that chooses among cuts, with what refitting it needs.
 
     Parameters
     ----------
     expected : callable (problem, device) -> dict
-        Every cut that it chooses from, and the time in us that each is expected to take.
+        Every cut that the model chooses from, and its expected time in us.
     launch : callable (problem, device, cut) -> Launch
         Needs a GPU.
     constants : module
@@ -41,14 +41,14 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a family launches.
+    """The sources of a family, and what prepares its launches.
 
     Parameters
     ----------
     sources : tuple of Source
         Everything that its launchers compile.
     prepare : dict of str to callable (problem, device, workspace_limit_bytes) -> Launch
-        By variant. Raises WorkspaceExceeded, and whatever CUDA raises.
+        By variant id. Raises WorkspaceExceeded, and whatever CUDA raises.
     tuning : Tuning, optional
         Where a fitted model chooses the cut.
     """
@@ -59,12 +59,12 @@ class Kernel:
 
 
 MakeKernel = Callable[[], Kernel]
-"""Imports what plans and launches, and names it: whoever asks the rules alone, as advice does, need not wait for it."""
+"""Imports a family's plans and launchers on first use: callers that need only the rules, as advice does, skip that."""
 
 
 @dataclass(frozen=True, slots=True)
 class CudaVariant(Variant):
-    """A variant of ours, and what prepares it.
+    """A variant of ours, with the kernel that prepares it.
 
     Parameters
     ----------

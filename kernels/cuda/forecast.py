@@ -1,7 +1,7 @@
-"""What the plans of our implicit GEMMs expect of many problems at once: their models of the time, in arrays.
+"""Times that the plans of our implicit GEMMs expect for many problems at once: their models of the time, in arrays.
 
-The plans that choose the cut of one problem are asked here for the cuts of a million, which a teacher wants, and the
-rules of their variants for which problems.
+The plans that choose the cut of one problem choose here the cuts of a million problems, as training a model from them
+needs; the rules of their variants say which problems they apply to.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _PLANS: Final[dict[str, tuple[Family, Offers]]] = {
     "packed": (implicit_gemm_nhwc.FAMILY, packed_offers),
     "accelerated": (implicit_gemm_tma.FAMILY, accelerated_offers),
 }
-"""Whose variants say for which problems, and the cuts to choose from."""
+"""The family, whose variants say which problems it computes, and its offers, the cuts to choose from."""
 
 KERNELS: Final = tuple(_PLANS)
-"""Whose plans are asked: packed is that of ``cuda.implicit_gemm_nhwc`` and ``cuda.implicit_gemm_transposed``,
+"""The kernels that are forecast: packed is that of ``cuda.implicit_gemm_nhwc`` and ``cuda.implicit_gemm_transposed``,
 accelerated that of ``cuda.implicit_gemm_tma``."""
 
 PLANNED_AS: Final = {dtype: dtype for dtype in DType} | {DType.BFLOAT16: DType.FLOAT16}
-"""The dtype whose plans stand for those of each: what is expected of one half precision is expected of the other."""
+"""For each dtype, the dtype whose plans are used: both half precisions have the same expected times."""
 
 _AT_A_TIME: Final = 2**9
-"""Problems whose arrays are in memory together."""
+"""Problems per batch, whose arrays are in memory together."""
 
 
 def forecast(sizes: Array, dtype: DType, layout: Layout, device: Device) -> dict[str, Array]:
-    """What the plans expect on a device.
+    """The values that the plans expect on a device.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def forecast(sizes: Array, dtype: DType, layout: Layout, device: Device) -> dict
     Returns
     -------
     dict of str to float64 array of shape (N, len(VALUES))
-        By `KERNELS`; NaN where one does not apply, as none does on a device whose multiprocessors are unknown.
+        By kernel of `KERNELS`; NaN where it does not apply, as on a device whose multiprocessors are unknown.
     """
     values = {kernel: np.full((len(sizes), len(VALUES)), np.nan) for kernel in KERNELS}
     if device.kind != "cuda" or not device.processors or not len(sizes):
@@ -67,29 +67,29 @@ def forecast(sizes: Array, dtype: DType, layout: Layout, device: Device) -> dict
     rules = {kernel: _left_to_ask(family, anything, device) for kernel, (family, _) in _PLANS.items()}
     for first in range(0, len(sizes), _AT_A_TIME):
         rows = sizes[first : first + _AT_A_TIME]
-        some = Shapes.of_table(rows, dtype, layout)
+        shapes = Shapes.of_table(rows, dtype, layout)
         problems = [problem_of(row, dtype, layout) for row in rows.tolist()]
         for kernel, (_, offers) in _PLANS.items():
             mine = _applicable(rules[kernel], problems, device)
             if len(mine):
-                values[kernel][first + mine] = values_of_cheapest(offers(some.take(mine), device), len(mine))
+                values[kernel][first + mine] = values_of_cheapest(offers(shapes.take(mine), device), len(mine))
     chunked = ~np.isnan(values["packed"][:, 0])
     values["packed"][chunked, 0] *= launches_of(Shapes.of_table(sizes[chunked], dtype, layout))
     return values
 
 
 def _left_to_ask(family: Family, problem: ConvProblem, device: Device) -> list[tuple[Rule, ...]]:
-    """The rules of a family's variants that depend on the problem, of those that run on the device."""
+    """The rules that depend on the problem, for each variant of a family that runs on the device."""
     rules = [left_to_ask(variant.why_not, problem, device) for variant in family.variants]
     return [parts for parts in rules if parts is not None]
 
 
 def _applicable(rules: Sequence[tuple[Rule, ...]], problems: Sequence[ConvProblem], device: Device) -> Array:
-    """The places of the problems that any variant computes."""
+    """Indices of the problems that any variant computes."""
     applies = np.zeros(len(problems), bool)
     for parts in rules:
-        left = list(range(len(problems)))
+        places = list(range(len(problems)))
         for rule in parts:
-            left = [place for place in left if rule(problems[place], device) is None]
-        applies[left] = True
+            places = [place for place in places if rule(problems[place], device) is None]
+        applies[places] = True
     return np.flatnonzero(applies)

@@ -29,7 +29,7 @@ def prepare(variant: CudaVariant, problem: ConvProblem, device: Device, workspac
     ------
     NotApplicable
     WorkspaceExceeded
-        Whatever CUDA and its libraries raise comes through as it is.
+        Errors of CUDA and its libraries pass through unchanged.
     """
     reason = variant.why_not(problem, device)
     if reason is not None:
@@ -38,7 +38,7 @@ def prepare(variant: CudaVariant, problem: ConvProblem, device: Device, workspac
 
 
 def prepare_unasked(variant: CudaVariant, problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
-    """`prepare`, whether the variant says that it applies or not."""
+    """`prepare` without checking that the variant applies."""
     if variant.ending is Ending.APPENDED:
         return append(variant.prepare(problem.plain, device, workspace_limit_bytes), problem)
     return variant.prepare(problem, device, workspace_limit_bytes)

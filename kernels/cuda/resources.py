@@ -21,9 +21,9 @@ from conv_advisor.kernels.cuda.sass import code_of, lost_copies
 from conv_advisor.kernels.cuda.sources import SOURCES
 
 TUNED: Final = "sm_90"
-"""The tiles are sized for Hopper: many instantiations are compiled for it, the first and last for the others."""
+"""The tiles are sized for Hopper: it gets many instantiations, other architectures only the first and the last."""
 MOST_CUTS: Final = 10
-"""Instantiations of a source with one storage type that are compiled for `TUNED`: all of them take minutes."""
+"""At most this many instantiations of a source and storage type are compiled for `TUNED`: all would take minutes."""
 
 _KERNEL: Final = re.compile(r"Compiling entry function '(?P<kernel>\w+)' for '(?P<arch>\w+)'")
 _MEMORY: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -49,20 +49,20 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel of a compilation takes.
+    """The resources that one kernel of a compilation takes.
 
     Parameters
     ----------
     compilation : Compilation
     kernel : str
     registers : int
-        What one thread takes.
+        Registers of one thread.
     shared_bytes : int
-        What one block takes, without what a launch adds.
+        Shared memory of one block, without the memory that a launch adds.
     stack_bytes, spill_store_bytes, spill_load_bytes : int
-        What one thread takes in local memory.
+        Local memory of one thread.
     lost_copies : int
-        Instructions that the assembler made wrongly (`sass.lost_copies`).
+        Instructions that the assembler encoded wrongly (`sass.lost_copies`).
     """
 
     compilation: Compilation
@@ -76,18 +76,18 @@ class Resources:
 
     @property
     def spilled_bytes(self) -> int:
-        """The larger of what is stored and what is loaded."""
+        """The larger of the bytes stored and the bytes loaded."""
         return max(self.spill_store_bytes, self.spill_load_bytes)
 
 
-def covers(spill: BorneSpill, found: Resources) -> bool:
-    """Whether a borne spill of its source is the one that was found, and no more than it."""
-    at = found.compilation
+def covers(spill: BorneSpill, resources: Resources) -> bool:
+    """Whether a borne spill of the source matches a kernel's spill and is at least as large."""
+    build = resources.compilation
     return (
-        (spill.kernel, spill.arch) == (found.kernel, at.arch)
-        and spill.storage in ("", at.storage)
-        and set(spill.defines) <= set(at.defines)
-        and found.spilled_bytes <= spill.most_bytes
+        (spill.kernel, spill.arch) == (resources.kernel, build.arch)
+        and spill.storage in ("", build.storage)
+        and set(spill.defines) <= set(build.defines)
+        and resources.spilled_bytes <= spill.most_bytes
     )
 
 
@@ -98,7 +98,7 @@ def compilations(
     is_everything: bool = False,
     epilogue: Epilogue = PLAIN,
 ) -> list[Compilation]:
-    """What is compiled to check the sources for these architectures.
+    """The compilations that check the sources for these architectures.
 
     Parameters
     ----------
@@ -106,10 +106,10 @@ def compilations(
     archs : sequence of str
         A source for one exact architecture, such as sm_90a, counts under the plain one.
     is_everything : bool
-        Every instantiation for every architecture. Else two of them, for `TUNED` up to `MOST_CUTS`: the first and last,
-        and in between others for each storage type.
+        Every instantiation for every architecture. Else two, or up to `MOST_CUTS` for `TUNED`: the first, the last, and
+        others between them that differ by storage type.
     epilogue : Epilogue
-        What all are compiled with beside that; sources that take none are then left out.
+        Compiled into all of them; sources that take no epilogue are then left out.
     """
     ended = tuple(defines_of(epilogue).items())
     return [
@@ -128,7 +128,7 @@ def compilations(
 
 
 def _some(everything: Sequence[dict[str, int]], most: int | None, shift: float) -> list[dict[str, int]]:
-    """The first, the last, and others between them at even distances, moved by a part of the distance."""
+    """The first, the last, and others evenly spaced between them, moved by the fraction ``shift`` of the spacing."""
     if most is None or len(everything) <= most:
         return list(everything)
     step = (len(everything) - 1) / (most - 1)
@@ -137,16 +137,20 @@ def _some(everything: Sequence[dict[str, int]], most: int | None, shift: float) 
 
 
 def compile_one(compilation: Compilation) -> tuple[bytes, str, list[Resources]]:
-    """Compile; the cubin, the compiler's log and what each kernel takes."""
+    """Compile, and return the cubin, the compiler's log and the resources of each kernel."""
     cubin, log = compile_cubin(
         SOURCES[compilation.source], compilation.storage, dict(compilation.defines), compilation.arch
     )
     code = code_of(cubin)
-    return cubin, log, [replace(each, lost_copies=lost_copies(code[each.kernel])) for each in parse(compilation, log)]
+    return (
+        cubin,
+        log,
+        [replace(resources, lost_copies=lost_copies(code[resources.kernel])) for resources in parse(compilation, log)],
+    )
 
 
 def parse(compilation: Compilation, log: str) -> Iterator[Resources]:
-    """Read what ``ptxas -v`` says of each kernel."""
+    """Read the resources of each kernel from the log of ``ptxas -v``."""
     starts = [match.start() for match in _KERNEL.finditer(log)]
     for start, end in zip(starts, [*starts[1:], len(log)], strict=True):
         text = log[start:end]
@@ -159,18 +163,19 @@ def parse(compilation: Compilation, log: str) -> Iterator[Resources]:
         yield Resources(compilation, kernel["kernel"], int(registers[1]), shared_bytes, stack, stores, loads)
 
 
-def unlisted_spills(found: Iterable[Resources]) -> list[Resources]:
-    """The kernels that spill and that their sources do not list with a reason, or that spill more than is listed."""
+def unlisted_spills(kernels: Iterable[Resources]) -> list[Resources]:
+    """The kernels whose spill is not listed by their source with a reason, or is larger than listed."""
     return [
-        each
-        for each in found
-        if each.spilled_bytes and not any(covers(spill, each) for spill in SOURCES[each.compilation.source].spills)
+        resources
+        for resources in kernels
+        if resources.spilled_bytes
+        and not any(covers(spill, resources) for spill in SOURCES[resources.compilation.source].spills)
     ]
 
 
-def with_lost_copies(found: Iterable[Resources]) -> list[Resources]:
-    """The kernels that the assembler made wrongly."""
-    return [each for each in found if each.lost_copies]
+def with_lost_copies(kernels: Iterable[Resources]) -> list[Resources]:
+    """The kernels that the assembler encoded wrongly."""
+    return [resources for resources in kernels if resources.lost_copies]
 
 
 def start(
@@ -188,29 +193,29 @@ def new_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(available_cores(), "nvrtc")
 
 
-def table(found: Iterable[Resources]) -> str:
-    """One line a kernel and architecture: the range over storage types and definitions, and who spills, and why."""
+def table(kernels: Iterable[Resources]) -> str:
+    """One line per kernel and architecture: the ranges of its resources over storage types and definitions."""
 
-    def group(each: Resources) -> tuple[str, str, str]:
-        return each.compilation.source, each.kernel, each.compilation.arch
+    def group(resources: Resources) -> tuple[str, str, str]:
+        return resources.compilation.source, resources.kernel, resources.compilation.arch
 
-    def order(each: Resources) -> tuple[int, str, int, str]:
-        source, kernel, arch = group(each)
+    def order(resources: Resources) -> tuple[int, str, int, str]:
+        source, kernel, arch = group(resources)
         return list(SOURCES).index(source), kernel, len(arch), arch
 
     lines = [_LINE.format("source", "kernel", "arch", "cuts", "registers", "static shared", "stack", "spilled")]
-    for (source, kernel, arch), same in groupby(sorted(found, key=order), key=group):
-        each = list(same)
+    for (source, kernel, arch), members in groupby(sorted(kernels, key=order), key=group):
+        cuts = list(members)
         lines.append(
             _LINE.format(
                 source,
                 kernel,
                 arch,
-                len(each),
-                _range(one.registers for one in each),
-                _range(one.shared_bytes for one in each),
-                _range(one.stack_bytes for one in each),
-                _range(one.spilled_bytes for one in each),
+                len(cuts),
+                _range(resources.registers for resources in cuts),
+                _range(resources.shared_bytes for resources in cuts),
+                _range(resources.stack_bytes for resources in cuts),
+                _range(resources.spilled_bytes for resources in cuts),
             )
         )
     return "\n".join(line.rstrip() for line in lines)
@@ -224,25 +229,26 @@ def _range(values: Iterable[int]) -> str:
     return f"{every[0]}" if every[0] == every[-1] else f"{every[0]}-{every[-1]}"
 
 
-def report(found: Sequence[Resources]) -> str:
-    """The table, then the spills that are borne with their reasons, then those that are not."""
-    lines = [table(found), "Bytes of a thread, shared memory of a block; a launch may add shared memory of its own."]
+def report(kernels: Sequence[Resources]) -> str:
+    """The table, then the borne spills with their reasons, then the unlisted spills and the lost copies."""
+    lines = [table(kernels), "Bytes of a thread, shared memory of a block; a launch may add shared memory of its own."]
     for spill in (spill for source in SOURCES.values() for spill in source.spills):
         where = ", ".join(filter(None, (spill.arch, spill.storage, _defined(spill.defines))))
         lines.append(f"borne: {spill.kernel} ({where}) spills up to {spill.most_bytes} bytes: {spill.reason}")
-    lines += [f"UNLISTED SPILL: {describe(each)}" for each in unlisted_spills(found)]
-    lines += [f"LOST COPIES: {each.lost_copies} of {_place(each)}" for each in with_lost_copies(found)]
+    lines += [f"UNLISTED SPILL: {describe(resources)}" for resources in unlisted_spills(kernels)]
+    lines += [f"LOST COPIES: {resources.lost_copies} of {_place(resources)}" for resources in with_lost_copies(kernels)]
     return "\n".join(lines)
 
 
-def describe(each: Resources) -> str:
+def describe(resources: Resources) -> str:
     """One kernel that spills, in words."""
-    return f"{_place(each)}: {each.spill_store_bytes} bytes stored, {each.spill_load_bytes} loaded"
+    return f"{_place(resources)}: {resources.spill_store_bytes} bytes stored, {resources.spill_load_bytes} loaded"
 
 
-def _place(each: Resources) -> str:
-    at = each.compilation
-    return f"{at.source}.cu {each.kernel}, {' '.join(filter(None, (at.arch, at.storage, _defined(at.defines))))}"
+def _place(resources: Resources) -> str:
+    build = resources.compilation
+    settings = " ".join(filter(None, (build.arch, build.storage, _defined(build.defines))))
+    return f"{build.source}.cu {resources.kernel}, {settings}"
 
 
 def _defined(defines: tuple[tuple[str, int], ...]) -> str:
@@ -250,7 +256,7 @@ def _defined(defines: tuple[tuple[str, int], ...]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile, print the table, and fail where a kernel spills unlisted or is assembled wrongly; the exit status."""
+    """Compile, print the table, and return 1 where a kernel has an unlisted spill or is assembled wrongly, else 0."""
     parser = argparse.ArgumentParser(prog="python -m conv_advisor.kernels.cuda.resources", description=__doc__)
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"of {', '.join(SOURCES)}; default all")
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="default all; may be repeated")
@@ -263,9 +269,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sources, archs = chosen.sources or SOURCES, chosen.arch or ARCHITECTURES
     todo = compilations(sources, archs, is_everything=chosen.everything, epilogue=chosen.epilogue)
     with new_pool() as pool:
-        found = [each for future in start(todo, pool).values() for each in future.result()[2]]
-    sys.stdout.write(report(found) + "\n")
-    return 1 if unlisted_spills(found) or with_lost_copies(found) else 0
+        kernels = [resources for future in start(todo, pool).values() for resources in future.result()[2]]
+    sys.stdout.write(report(kernels) + "\n")
+    return 1 if unlisted_spills(kernels) or with_lost_copies(kernels) else 0
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ MOST_LAUNCHES: Final = 1024
 SLOW_LAUNCH_MS: Final = 5.0
 """Above this a launch is long enough to need no warm-up replay of its own."""
 LONG_LAUNCH_MS: Final = 250.0
-"""From here on a first launch is not repeated: it is seldom the host's doing, and would cost as much again."""
+"""A first launch this long is not repeated: the host is seldom the cause, and a second one would cost as much."""
 
 
 class CudaRunner:
@@ -88,7 +88,7 @@ class CudaRunner:
             return self._with_reference(problem, inputs, comparison.sample_outputs(problem), is_finite=True)
 
     def upload(self, problem: ConvProblem, inputs: Mapping[str, np.ndarray]) -> Operands:
-        """Operands from host arrays in the problem's memory order, by their names in its `shapes`."""
+        """Operands from host arrays in the problem's memory order, keyed by their names in its `shapes`."""
         outputs = comparison.given_outputs(problem, inputs["x"], inputs["weight"])
         storage = storage_type(problem.dtype)
         with self._stream, translated():
@@ -110,7 +110,7 @@ class CudaRunner:
         workspace_limit_bytes: int,
         plan: Mapping[str, Any] | None = None,
     ) -> Launch:
-        """Compile and allocate; with a plan, exactly that one of a graph engine."""
+        """Compile and allocate; with a plan, exactly that plan of a graph engine."""
         with self._stream, translated():
             if isinstance(variant, CudaVariant):
                 return prepare_cuda(variant, problem, self.device, workspace_limit_bytes)
@@ -127,7 +127,7 @@ class CudaRunner:
         return [(graph_engine_variant(ref.engine).id, ref.to_json()) for refs in engines.values() for ref in refs]
 
     def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
-        """Poison y, launch, compare; further launches, with the code loaded, give the time where that matters."""
+        """Poison y, launch, compare; shorter launches are repeated, with the code loaded, to estimate the time."""
         with self._stream, translated():
             self._checks.poison(operands.y, problem.dtype)
             launch_ms = self._launch_ms(launch, operands)
@@ -135,7 +135,7 @@ class CudaRunner:
             is_compared = len(operands.outputs) == operands.y.size
             if not is_compared and not self._checks.is_finite(operands.y, problem.dtype):
                 error = np.inf if operands.is_finite else max(error, self._error_of_infinite(problem, operands))
-            # The least of several: code loaded now, or a host busy for a moment, must not make it look hopeless.
+            # The least of several times: loading code, or a host busy for a moment, must not make it look hopeless.
             if launch_ms < LONG_LAUNCH_MS:
                 launch_ms = min(launch_ms, self._launch_ms(launch, operands))
             if launch_ms < SLOW_LAUNCH_MS:
@@ -145,7 +145,7 @@ class CudaRunner:
     def sample(
         self, problem: ConvProblem, launch: Launch, operands: Operands, launch_ms: float, rule: StopRule, l2: L2State
     ) -> Samples:
-        """Time replays of a graph of launches until the rule is content."""
+        """Time replays of a graph of launches until the stop rule is met."""
         with self._stream, translated():
             sets = self._operand_sets(problem, operands, l2)
             clock_start = self.clock_mhz()
@@ -153,17 +153,17 @@ class CudaRunner:
             return Samples(tuple(samples), clock_start, self.clock_mhz())
 
     def picks(self, problem: ConvProblem, workspace_limit_bytes: int) -> Sequence[Pick]:
-        """What cuDNN's heuristics choose: that of the legacy API, and A and B of the graph API."""
-        found = []
+        """The choices of cuDNN's heuristics: that of the legacy API, and A and B of the graph API."""
+        choices = []
         with self._stream, translated():
             variant = legacy.heuristic_pick(problem, workspace_limit_bytes)
             if variant is not None:
-                found.append(Pick(problem, self.device, "cudnn.heuristic_v7", variant))
+                choices.append(Pick(problem, self.device, "cudnn.heuristic_v7", variant))
             for heuristic in ("a", "b"):
                 choice = graph.heuristic_pick(problem, heuristic, workspace_limit_bytes)
                 if choice is not None:
-                    found.append(Pick(problem, self.device, f"cudnn.graph.heuristic_{heuristic}", *choice))
-        return found
+                    choices.append(Pick(problem, self.device, f"cudnn.graph.heuristic_{heuristic}", *choice))
+        return choices
 
     def release(self) -> None:
         """Give memory back to the device once the cache holds a quarter of it."""
@@ -173,7 +173,7 @@ class CudaRunner:
             pool.free_all_blocks()
 
     def _error_at(self, problem: ConvProblem, operands: Operands, outputs: np.ndarray, expected: np.ndarray) -> float:
-        """`comparison.max_error` at these outputs, in the dtype of y, which has infinities of its own."""
+        """`comparison.max_error` at these outputs, in the dtype of y, whose range decides what is infinite."""
         compared = self._at(problem, operands.y, outputs)
         return comparison.max_error(compared.astype(reference.HOST_DTYPE[problem.dtype]), expected, operands.scale)
 
@@ -184,7 +184,7 @@ class CudaRunner:
     def _expected_at(
         self, problem: ConvProblem, inputs: Mapping[str, Any], outputs: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """y in float64 at these outputs, the epilogue on the host; and the scale that `reference.ended` gives."""
+        """y in float64 at these outputs, its epilogue by the host, and the scale that `reference.ended` gives."""
         sums = self._checks.reference_at(problem, inputs["x"], inputs["weight"], outputs)
         if not problem.epilogue:
             return sums, 0.0
@@ -196,14 +196,14 @@ class CudaRunner:
         return reference.ended(problem.epilogue, sums, bias, residual)
 
     def _error_of_infinite(self, problem: ConvProblem, operands: Operands) -> float:
-        """Infinite where one of the outputs that are not finite should be, as far as they are looked at; else 0."""
+        """The error at the first `comparison.SAMPLES` non-finite outputs: infinite where one should be finite."""
         places = comparison.not_finite(problem, self.download(problem, operands))
         inputs = {name: getattr(operands, name) for name in problem.shapes}
         expected, _ = self._expected_at(problem, inputs, places)
         return self._error_at(problem, operands, places, expected)
 
     def _operand_sets(self, problem: ConvProblem, operands: Operands, l2: L2State) -> list[Operands]:
-        """What launches take turns on; kept until `release`, since up to a thousand sets take long to make."""
+        """The operand sets that launches rotate over; kept until `release`, since making a thousand takes long."""
         count = operand_sets(problem, l2, self.device.l2_bytes)
         if count == 1:
             return [operands]
@@ -219,7 +219,7 @@ class CudaRunner:
         arrays = {}
         for index, (name, shape) in enumerate(problem.shapes.items()):
             arrays[name] = cupy.empty(shape, storage)
-            # x and weight as ever; what follows has seeds that they never have.
+            # x and weight have the seeds 2 * seed and 2 * seed + 1; bias and residual have seeds that those never have.
             self._checks.fill(arrays[name], problem.dtype, 2 * seed + index % 2 + (index // 2 << 40))
         return arrays
 
@@ -284,7 +284,7 @@ class CudaRunner:
             captured.launch(self._stream)
             event.record()
         events[-1].synchronize()
-        return [float(cupy.cuda.get_elapsed_time(a, b)) for a, b in pairwise(events)]
+        return [float(cupy.cuda.get_elapsed_time(start, end)) for start, end in pairwise(events)]
 
 
 _CAPTURE_ERRORS: Final = range(900, 910)

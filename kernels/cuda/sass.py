@@ -1,4 +1,4 @@
-"""The machine instructions of a cubin, and those among them that the assembler is known to make wrongly."""
+"""The machine instructions of a cubin, and those among them that the assembler is known to encode wrongly."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from typing import Final
 
 _INSTRUCTION: Final = struct.Struct("<QQ")
-"""16 bytes, on every architecture that we name."""
+"""16 bytes, on every architecture that we compile for."""
 _OPCODE: Final = 0xFFF
 _LOST_COPY: Final = 0xDAE
-"""``LDGSTS`` that adds a uniform register to where it writes; 0xFAE is the one that does not."""
+"""``LDGSTS`` that adds a uniform register to its target address; 0xFAE is the form that does not."""
 
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _TEXT: Final = ".text."
 
 
 def code_of(cubin: bytes) -> dict[str, bytes]:
-    """Instructions of each kernel of a cubin, a 64-bit ELF file, by its name."""
+    """Instructions of each kernel of a cubin, a 64-bit ELF file, by kernel name."""
     return dict(_kernels(cubin))
 
 
@@ -33,15 +33,15 @@ def _kernels(cubin: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def lost_copies(code: bytes) -> int:
-    """How many copies of a kernel to shared memory name registers that nobody wrote.
+    """How many of a kernel's copies to shared memory name registers that no instruction wrote.
 
     ptxas 13.0 assembles some ``cp.async`` with a cache hint to ``LDGSTS [R13+UR0], desc[UR1][R48.64]`` and sets neither
-    uniform register. On an H100 kernels with such copies ended in an illegal instruction. In no other kernel of ours
-    has the assembler used this form, so every instruction of it counts.
+    uniform register. On an H100 kernels with such copies ended in an illegal instruction. The assembler used this form
+    in no other kernel of ours, so every instruction of this form counts.
     """
     return opcodes(code).count(_LOST_COPY)
 
 
 def opcodes(code: bytes) -> list[int]:
-    """What each instruction of a kernel does, in order: the lowest twelve bits of its first word."""
+    """The opcode of each instruction of a kernel, in order: the lowest twelve bits of its first word."""
     return [low & _OPCODE for low, _ in _INSTRUCTION.iter_unpack(code)]

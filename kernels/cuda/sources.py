@@ -1,4 +1,4 @@
-"""Every CUDA source of ours: what is compiled to check all of them without a GPU."""
+"""Every CUDA source of ours, so that all can be compiled and checked without a GPU."""
 
 from __future__ import annotations
 

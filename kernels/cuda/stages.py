@@ -1,4 +1,4 @@
-"""What each kernel of a launch takes: its graph replayed up to that kernel, and up to the one before."""
+"""The time of each kernel of a launch: its graph replayed up to that kernel, less the replay up to the one before."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Stage:
     name : str
         The kernel's, as it was compiled; ``memcpy`` and ``memset`` for the others.
     time_ms : float
-        By how much the launch is longer with this node than without it and what comes after it.
+        Time of the launch up to and including this node, less its time up to the node before.
     blocks, threads, registers : int
-        Blocks of the launch, threads of a block, registers of a thread; 0 for what is no kernel.
+        Blocks of the launch, threads of a block, registers of a thread; 0 for a node that is no kernel.
     occupancy : float
         Share of a multiprocessor's warps that its blocks may fill, 0 to 1.
     """
@@ -54,7 +54,7 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
     operands : Operands
         x, weight and y of its problem.
     launch_ms : float
-        About what the whole launch takes: graphs are made long enough to be timed.
+        Approximate time of the whole launch; graphs are made long enough to be timed.
 
     Returns
     -------
@@ -64,12 +64,12 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
     Raises
     ------
     NotSupported
-        Its nodes are no chain: cuDNN's FFT variants run on several streams.
+        Its nodes do not form a chain: cuDNN's FFT variants run on several streams.
 
     Notes
     -----
-    A node runs behind all that it waits for, so that it finds what it reads. cuGraphNodeSetEnabled leaves a disabled
-    node as an empty one (CUDA driver API, graph management).
+    A node runs after all nodes that it depends on, so its inputs are complete. cuGraphNodeSetEnabled leaves a disabled
+    node in the graph as an empty one (CUDA driver API, graph management).
     """
     count = max(1, min(_MOST_LAUNCHES, round(_LEAST_REGION_MS / max(launch_ms, 1e-3))))
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -78,52 +78,52 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
         try:
             nodes = _in_order(graph)
             length = len(nodes) // count
-            executable = _asked(driver.cuGraphInstantiate(graph, 0))
+            executable = _answer_of(driver.cuGraphInstantiate(graph, 0))
             upto = [_replayed_ms(_cut(nodes, executable, length, place), stream) for place in range(length + 1)]
-            _asked(driver.cuGraphExecDestroy(executable))
+            _answer_of(driver.cuGraphExecDestroy(executable))
             times = [max(0.0, longer - shorter) / count for shorter, longer in pairwise(upto)]
             return [_described(node, time_ms) for node, time_ms in zip(nodes[:length], times, strict=True)]
         finally:
-            _asked(driver.cuGraphDestroy(graph))
+            _answer_of(driver.cuGraphDestroy(graph))
 
 
 def _captured(launch: Launch, operands: Operands, stream: Any, count: int) -> Any:
-    """A graph of so many launches."""
+    """A graph of ``count`` launches."""
     handle = driver.CUstream(stream.ptr)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    _asked(driver.cuStreamBeginCapture(handle, mode))
+    _answer_of(driver.cuStreamBeginCapture(handle, mode))
     try:
         for _ in range(count):
             launch.run(*operands.tensors)
     finally:
-        graph = _asked(driver.cuStreamEndCapture(handle))
+        graph = _answer_of(driver.cuStreamEndCapture(handle))
     return graph
 
 
 def _in_order(graph: Any) -> list[Any]:
-    """The nodes from the first to the last of their chain.
+    """The nodes of a graph that is one chain, from first to last.
 
     Raises
     ------
     NotSupported
     """
-    nodes, _ = _asked(driver.cuGraphGetNodes(graph, _asked(driver.cuGraphGetNodes(graph))[1]))
-    *_, number = _asked(driver.cuGraphGetEdges(graph))
-    begins, ends, *_ = _asked(driver.cuGraphGetEdges(graph, number)) if number else ((), ())
+    nodes, _ = _answer_of(driver.cuGraphGetNodes(graph, _answer_of(driver.cuGraphGetNodes(graph))[1]))
+    *_, number = _answer_of(driver.cuGraphGetEdges(graph))
+    begins, ends, *_ = _answer_of(driver.cuGraphGetEdges(graph, number)) if number else ((), ())
     follower = {int(begin): int(end) for begin, end in zip(begins, ends, strict=True)}
-    known, followers = {int(node): node for node in nodes}, set(follower.values())
-    chain = [node for node in known if node not in followers]
+    node_of_address, followers = {int(node): node for node in nodes}, set(follower.values())
+    chain = [node for node in node_of_address if node not in followers]
     while chain[-1] in follower:
         chain.append(follower[chain[-1]])
     if len(chain) != len(nodes) or len(follower) != number:
         raise NotSupported("its kernels run side by side, so that none has a time of its own")
-    return [known[node] for node in chain]
+    return [node_of_address[node] for node in chain]
 
 
 def _cut(nodes: list[Any], executable: Any, length: int, end: int) -> Any:
     """The graph with the first nodes of each launch switched on, and the others off."""
     for index, node in enumerate(nodes):
-        _asked(driver.cuGraphNodeSetEnabled(executable, node, int(index % length < end)))
+        _answer_of(driver.cuGraphNodeSetEnabled(executable, node, int(index % length < end)))
     return executable
 
 
@@ -132,36 +132,38 @@ def _replayed_ms(executable: Any, stream: Any) -> float:
     handle = driver.CUstream(stream.ptr)
     events = [cupy.cuda.Event() for _ in range(_REPLAYS + 3)]
     for event in events:
-        _asked(driver.cuGraphLaunch(executable, handle))
+        _answer_of(driver.cuGraphLaunch(executable, handle))
         event.record(stream)
     events[-1].synchronize()
-    return float(np.median([cupy.cuda.get_elapsed_time(a, b) for a, b in pairwise(events)][2:]))
+    return float(np.median([cupy.cuda.get_elapsed_time(start, end) for start, end in pairwise(events)][2:]))
 
 
 def _described(node: Any, time_ms: float) -> Stage:
-    kind = _asked(driver.cuGraphNodeGetType(node))
+    kind = _answer_of(driver.cuGraphNodeGetType(node))
     if kind != driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
         return Stage(kind.name.rpartition("_")[2].lower(), time_ms)
-    given = _asked(driver.cuGraphKernelNodeGetParams(node))
-    function = given.func if int(given.func) else _asked(driver.cuKernelGetFunction(given.kern))
-    name = _asked(driver.cuFuncGetName(function)).decode()
-    threads = prod((given.blockDimX, given.blockDimY, given.blockDimZ))
-    registers = _asked(driver.cuFuncGetAttribute(driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, function))
-    resident = _asked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, given.sharedMemBytes))
+    parameters = _answer_of(driver.cuGraphKernelNodeGetParams(node))
+    function = parameters.func if int(parameters.func) else _answer_of(driver.cuKernelGetFunction(parameters.kern))
+    name = _answer_of(driver.cuFuncGetName(function)).decode()
+    threads = prod((parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ))
+    registers = _answer_of(driver.cuFuncGetAttribute(driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, function))
+    resident = _answer_of(
+        driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, parameters.sharedMemBytes)
+    )
     most = cupy.cuda.Device().attributes["MaxThreadsPerMultiProcessor"]
-    blocks = prod((given.gridDimX, given.gridDimY, given.gridDimZ))
+    blocks = prod((parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ))
     return Stage(name, time_ms, blocks, threads, registers, resident * threads / most)
 
 
-def _asked(answer: tuple[Any, ...]) -> Any:
-    """What a call of the driver gave.
+def _answer_of(answer: tuple[Any, ...]) -> Any:
+    """The values that a call of the driver returned.
 
     Raises
     ------
     LaunchFailed
-        Naming its error.
+        The call failed; the message names the driver's error.
     """
-    status, *given = answer
+    status, *values = answer
     if status != driver.CUresult.CUDA_SUCCESS:
         raise LaunchFailed(f"the driver answered {status.name}")
-    return given[0] if len(given) == 1 else tuple(given)
+    return values[0] if len(values) == 1 else tuple(values)

@@ -1,4 +1,4 @@
-"""What follows a convolution in cuDNN: nodes of its graph API, or the fused call of its legacy API; pure Python."""
+"""The epilogue of a convolution in cuDNN: nodes of its graph API, or the fused call of its legacy API; pure Python."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NODES: Final[dict[Activation, tuple[str, dict[str, float]]]] = {
     Activation.GELU_TANH: ("gelu_approx_tanh", {}),
     Activation.SIGMOID: ("sigmoid", {}),
 }
-"""The frontend's nodes, and what they are set to; silu is two nodes, and hardswish has none."""
+"""The frontend's nodes and their settings; silu takes two nodes, and hardswish has none."""
 
 IMPLICIT_PRECOMP_GEMM: Final = 1
-"""The only value of cudnnConvolutionFwdAlgo_t whose fused call takes the identity for its activation."""
+"""The only value of cudnnConvolutionFwdAlgo_t whose fused call takes the identity as activation."""
 
 
 def has_nodes(problem: ConvProblem, _device: Device) -> str | None:
@@ -41,22 +41,22 @@ def in_fused_call(algorithm: int) -> frozenset[Epilogue]:
 
     Notes
     -----
-    It always adds a bias. Its activation is ReLU, or the identity with `IMPLICIT_PRECOMP_GEMM` alone. Source: NVIDIA
-    cuDNN API reference.
+    The call always adds a bias. Its activation is ReLU; only `IMPLICIT_PRECOMP_GEMM` also takes the identity. Source:
+    NVIDIA cuDNN API reference.
     """
     activations = [Activation.RELU, *([Activation.NONE] if algorithm == IMPLICIT_PRECOMP_GEMM else [])]
-    return frozenset(Epilogue(True, residual, each) for residual in (False, True) for each in activations)
+    return frozenset(Epilogue(True, residual, activation) for residual in (False, True) for activation in activations)
 
 
 def ended(graph: Any, epilogue: Epilogue, sums: Any, bias: Any = None, residual: Any = None) -> Any:
-    """Add to a graph what follows a convolution.
+    """Add the epilogue of a convolution to a graph.
 
     Parameters
     ----------
     graph : cudnn.pygraph
     epilogue : Epilogue
     sums : tensor of the graph
-        The convolution's, kept in float32.
+        Output of the convolution, kept in float32.
     bias, residual : tensor of the graph, optional
         Where the epilogue adds them.
 
@@ -67,11 +67,11 @@ def ended(graph: Any, epilogue: Epilogue, sums: Any, bias: Any = None, residual:
     Raises
     ------
     NotSupported
-        It has no node for the activation.
+        cuDNN has no node for the activation.
     """
-    # The residual first, though elsewhere the bias is: on an H100 cuDNN 9.19 has nothing for a residual behind a bias,
-    # or in NHWC slow engines alone, and many plans for one before it. Sums are float32, so all that differs is which
-    # of the two is added to them first. A residual without a bias fares as one behind it.
+    # The residual comes first, though elsewhere the bias does: on an H100 cuDNN 9.19 has no plan for a residual after
+    # a bias (in NHWC, slow engines only), and many plans for a residual before a bias. Sums are float32, so only the
+    # order of the two additions differs. A residual without a bias fares like a residual after one.
     if epilogue.residual:
         sums = graph.add(a=sums, b=residual)
     if epilogue.bias:
@@ -79,8 +79,8 @@ def ended(graph: Any, epilogue: Epilogue, sums: Any, bias: Any = None, residual:
     if epilogue.activation is Activation.NONE:
         return sums
     if epilogue.activation is Activation.SILU:
-        # Not `swish`: frontends 1.17 and 1.18 give its parameters each other's names, and refuse both its beta by name
-        # and its default; before and after them the parameters stand in different orders.
+        # Not `swish`: frontends 1.17 and 1.18 swap the names of its parameters, and refuse both its beta by name and
+        # its default; earlier and later frontends order the parameters differently.
         return graph.mul(a=sums, b=graph.sigmoid(input=sums))
     if epilogue.activation not in _NODES:
         raise NotSupported(f"cuDNN's graph API has no {epilogue.activation}")

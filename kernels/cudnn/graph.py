@@ -28,7 +28,7 @@ from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch, Variant
 
 MOST_DETAIL: Final = 300
-"""Characters kept of a message of the frontend, which can quote half of its source."""
+"""Characters kept of a message of the frontend, since a message can quote half of the frontend's source."""
 
 _HEURISTICS: Final = ("a", "b", "fallback")
 _X, _WEIGHT, _Y, _BIAS, _RESIDUAL = 1, 2, 3, 4, 5
@@ -36,7 +36,7 @@ _X, _WEIGHT, _Y, _BIAS, _RESIDUAL = 1, 2, 3, 4, 5
 
 @dataclass(frozen=True)
 class _Offers:
-    """The graphs of one problem, a heuristic each, and the plans that they offer."""
+    """The graphs of one problem, one per heuristic, and the plans that they offer."""
 
     graphs: dict[str, Any]
     engines: dict[int, list[PlanRef]]
@@ -59,21 +59,21 @@ def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) 
     Parameters
     ----------
     variant : Variant
-        One engine.
+        The variant of one engine.
     problem : ConvProblem
     workspace_limit_bytes : int
 
     Returns
     -------
     launch : Launch
-        Its plan keeps engine, knobs, heuristic and index; its operands must be aligned to 16 bytes.
+        Its plan holds engine, knobs, heuristic and index; its operands must be aligned to 16 bytes.
 
     Raises
     ------
     NotSupported
         No heuristic offers the engine, or none of its first plans builds.
     WorkspaceExceeded
-        Those that build need more than the limit.
+        The plans that build need more than the limit.
     """
     offers = _offers(problem)
     refs = offers.engines.get(engine_of(variant.id))
@@ -89,13 +89,13 @@ def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) 
 
 
 def prepare_plan(problem: ConvProblem, plan: Mapping[str, Any], workspace_limit_bytes: int) -> Launch:
-    """Rebuild a plan from what a measurement kept of it.
+    """Rebuild a plan from its stored form.
 
     Parameters
     ----------
     problem : ConvProblem
     plan : dict
-        As in `Launch.plan`: engine and knobs decide.
+        As in `Launch.plan`: engine and knobs identify the plan.
     workspace_limit_bytes : int
 
     Raises
@@ -106,32 +106,32 @@ def prepare_plan(problem: ConvProblem, plan: Mapping[str, Any], workspace_limit_
 
     Notes
     -----
-    A plan is made from its engine and knobs where the frontend has a name for each of its knob types. It has none for
-    types that the header calls deprecated and that engines still use; such a plan is found among those that the
-    heuristics offer.
+    A plan is made from its engine and knobs where the frontend has a name for each of its knob types. The frontend has
+    none for types that the header calls deprecated and that engines still use; a plan with such knobs is looked up
+    among those that the heuristics offer.
     """
     ref = PlanRef.from_json(plan)
     graph = _graph_of_plan(problem, ref)
     if graph is not None:
         return _launch(graph, PlanRef(ref.engine, ref.knobs), workspace_limit_bytes)
-    found = _offered(problem, ref)
-    if found is None:
+    offered = _offered(problem, ref)
+    if offered is None:
         raise NotSupported(f"plan {ref.name} is no longer offered, and has knobs that cannot be set by name")
-    return _launch(*found, workspace_limit_bytes)
+    return _launch(*offered, workspace_limit_bytes)
 
 
 def prepare_offered(problem: ConvProblem, plan: Mapping[str, Any], workspace_limit_bytes: int) -> Launch:
-    """Build a plan that the heuristics offer, who are asked once for all plans of a problem; else as `prepare_plan`."""
-    found = _offered(problem, PlanRef.from_json(plan))
-    if found is None:
+    """Build a plan that the heuristics offer, queried once per problem; other plans as `prepare_plan` does."""
+    offered = _offered(problem, PlanRef.from_json(plan))
+    if offered is None:
         return prepare_plan(problem, plan, workspace_limit_bytes)
-    return _launch(*found, workspace_limit_bytes)
+    return _launch(*offered, workspace_limit_bytes)
 
 
 def heuristic_pick(
     problem: ConvProblem, heuristic: str, workspace_limit_bytes: int
 ) -> tuple[str, dict[str, Any]] | None:
-    """The first plan of a heuristic, ``a`` or ``b``, that builds and fits, as variant id and plan; None without one."""
+    """Variant id and plan of the first plan of a heuristic, ``a`` or ``b``, that builds and fits; None without one."""
     try:
         offers = _offers(problem)
     except NotSupported:
@@ -151,7 +151,7 @@ def heuristic_pick(
     return None
 
 
-# A sweep asks for every engine of a problem before it turns to the next, and each graph holds the plans built on it.
+# One problem is enough: a sweep prepares all engines of a problem before the next, and each graph holds its plans.
 @lru_cache(maxsize=1)
 def _offers(problem: ConvProblem) -> _Offers:
     graphs = {}
@@ -167,10 +167,10 @@ def _offers(problem: ConvProblem) -> _Offers:
 
 
 def _offered(problem: ConvProblem, ref: PlanRef) -> tuple[Any, PlanRef] | None:
-    """The graph on which a heuristic offers this plan, and its place there; None where none does."""
+    """The graph on which a heuristic offers this plan, and the plan as offered there; None where none offers it."""
     offers = _offers(problem)
-    same = (offered for offered in offers.engines.get(ref.engine, []) if offered.is_same_plan(ref))
-    return next(((offers.graphs[offered.heuristic], offered) for offered in same), None)
+    matching = (offered for offered in offers.engines.get(ref.engine, []) if offered.is_same_plan(ref))
+    return next(((offers.graphs[offered.heuristic], offered) for offered in matching), None)
 
 
 def _graph_of_plan(problem: ConvProblem, ref: PlanRef) -> Any | None:
@@ -184,14 +184,14 @@ def _graph_of_plan(problem: ConvProblem, ref: PlanRef) -> Any | None:
 
 
 def _plan(graph: Any, problem: ConvProblem, create: Callable[[], None]) -> None:
-    """Create plans, and bar those that round more than the dtype allows or accumulate in less than float32."""
+    """Create plans, and bar plans that round more than the dtype allows or accumulate in less than float32."""
     notes = _frontend().numerical_note
     barred = [getattr(notes, name) for name in BARRED_NOTES]
     if problem.dtype is DType.FLOAT32:
         barred.append(notes.TENSOR_CORE)
     with _refusals():
         create()
-        # Only plans that exist already are barred.
+        # This bars only plans that exist already.
         graph.deselect_numeric_notes(barred)
 
 
@@ -238,7 +238,7 @@ def _names(graph: Any) -> list[str]:
 
 
 def _build(graph: Any, ref: PlanRef, workspace_limit_bytes: int) -> int:
-    """Build a plan; its workspace in bytes."""
+    """Build a plan and return its workspace in bytes."""
     with _refusals():
         graph.build_plan_at_index(ref.index)
         needed_bytes = int(graph.get_workspace_size_plan_at_index(ref.index))
@@ -264,7 +264,7 @@ def _launch(graph: Any, ref: PlanRef, workspace_limit_bytes: int) -> Launch:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Before a launch, whatever the frontend raises means that it does not take the problem or the plan."""
+    """Raise the frontend's errors as NotSupported: before a launch, they mean that it refuses the problem or plan."""
     try:
         yield
     except _frontend_errors() as error:
@@ -272,7 +272,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _frontend_errors() -> tuple[type[Exception], ...]:
-    """The frontend's own error, and what pybind11 makes of std::runtime_error and std::invalid_argument."""
+    """The frontend's own error, and pybind11's translations of std::runtime_error and std::invalid_argument."""
     return (_frontend().cudnnGraphNotSupportedError, RuntimeError, ValueError)
 
 
@@ -287,7 +287,7 @@ def _data_type(dtype: DType) -> Any:
 
 @cache
 def _frontend() -> Any:
-    """The frontend, which finds libcudnn by name once that is loaded and ends the process where it finds none."""
+    """The frontend; libcudnn is loaded first, since the frontend looks it up by name and else ends the process."""
     library.load()
     try:
         return importlib.import_module("cudnn")

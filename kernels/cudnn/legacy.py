@@ -37,7 +37,7 @@ class _Descriptors:
         self.convolution = _create(self, "Convolution")
         self.y = _create(self, "Tensor")
         kind, layout = _DATA_TYPES[problem.dtype], _FORMATS[problem.layout]
-        # Sizes are given in the order n, c, h, w whatever the format says of memory.
+        # Sizes are in the order n, c, h, w whatever memory order the format names.
         call("cudnnSetTensor4dDescriptor", self.x, layout, kind, problem.n, problem.c, problem.h, problem.w)
         call("cudnnSetTensor4dDescriptor", self.y, layout, kind, problem.n, problem.k, problem.p, problem.q)
         channels = problem.c // problem.groups
@@ -96,7 +96,7 @@ class _Descriptors:
 
 
 class _FusedCall:
-    """The convolution with its bias, a residual or none, and its activation, in one call."""
+    """The convolution with its bias, its residual if it has one, and its activation, in one call."""
 
     def __init__(self, descriptors: _Descriptors, problem: ConvProblem) -> None:
         self._plain = descriptors
@@ -104,16 +104,16 @@ class _FusedCall:
         self._activation = _create(self, "Activation")
         sizes = (1, problem.k, 1, 1)
         call("cudnnSetTensor4dDescriptor", self._bias, _FORMATS[Layout.NCHW], _DATA_TYPES[problem.dtype], *sizes)
-        # The call takes no activation that propagates what is not a number.
+        # The call takes no activation that propagates NaN.
         mode = _ACTIVATIONS[problem.epilogue.activation]
         call("cudnnSetActivationDescriptor", self._activation, mode, _NOT_PROPAGATE_NAN, 0.0)
 
     def forward(
         self, algorithm: int, x: Any, weight: Any, y: Any, bias: Any, residual: Any | None, workspace: Scratch
     ) -> None:
-        """Enqueue it on the current stream."""
+        """Enqueue the call on the current stream."""
         plain = self._plain
-        # Without a residual y stands in its place, times 0: the library then does not read it.
+        # Without a residual, y is passed in its place with the factor 0: the library then does not read it.
         factor, added = (_ZERO, y) if residual is None else (_ONE, residual)
         call(
             "cudnnConvolutionBiasActivationForward",
@@ -134,9 +134,9 @@ def _create(owner: object, kind: str) -> c_void_p:
 
 
 def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
-    """Describe the problem, ask for the workspace and allocate it.
+    """Describe the problem to the library, query the workspace and allocate it.
 
-    What follows the convolution is in the library's call, or a kernel of ours behind it, as `Variant.ending_of` says.
+    The epilogue is part of the library's call, or a kernel of ours after it, as `Variant.ending_of` says.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) 
 
 
 def heuristic_pick(problem: ConvProblem, workspace_limit_bytes: int) -> str | None:
-    """The variant that cudnnGetConvolutionForwardAlgorithm_v7 ranks first of those that run within the limit.
+    """The variant that cudnnGetConvolutionForwardAlgorithm_v7 ranks first among those that run within the limit.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def heuristic_pick(problem: ConvProblem, workspace_limit_bytes: int) -> str | No
 
 
 def _ranking(descriptors: _Descriptors) -> list[ForwardPerformance]:
-    # Each algorithm may be ranked twice, once a math type.
+    # Each algorithm may be ranked twice, once per math type.
     most = 2 * len(LEGACY_ALGORITHMS)
     entries = (ForwardPerformance * most)()
     returned = c_int()

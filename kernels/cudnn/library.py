@@ -1,4 +1,4 @@
-"""libcudnn: found, loaded and given types; its statuses become this project's errors here and nowhere else."""
+"""libcudnn: located, loaded and typed; only this module turns its statuses into this project's errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conv_advisor.data.errors import CompileFailed, LaunchFailed, NotSupported, 
 SONAME: Final = "libcudnn.so.9"
 
 _told: Final[dict[int, int]] = {}
-"""The stream of each handle: to be told the one it has costs a call too."""
+"""The stream of each handle: setting the stream that a handle already has would cost a call."""
 
 _SUCCESS: Final = 0
 _DEPRECATED: Final = 1004
@@ -26,7 +26,7 @@ _DEVICE_ALLOCATION_FAILED: Final = 4004
 
 
 class ForwardPerformance(ctypes.Structure):
-    """cudnnConvolutionFwdAlgoPerf_t: one entry of what the heuristic returns."""
+    """cudnnConvolutionFwdAlgoPerf_t: one entry of the heuristic's result."""
 
     _fields_ = [
         ("algorithm", c_int),
@@ -70,7 +70,7 @@ def load() -> ctypes.CDLL:
     Raises
     ------
     NotSupported
-        There is none.
+        Neither has it.
     """
     try:
         library = ctypes.CDLL(_path())
@@ -95,13 +95,13 @@ def version() -> str:
 @cache
 def handle() -> int:
     """The handle of this process, on the device that is current at the first call."""
-    found = c_void_p()
-    call("cudnnCreate", ctypes.byref(found))
-    return found.value or 0
+    created = c_void_p()
+    call("cudnnCreate", ctypes.byref(created))
+    return created.value or 0
 
 
 def handle_on(stream: int) -> int:
-    """The handle, whose work goes to this stream from now on; who has it meanwhile has it alone."""
+    """The handle, set to enqueue on this stream from now on; one thread at a time may use it."""
     if _told.get(handle()) != stream:
         call("cudnnSetStream", handle(), stream)
         _told[handle()] = stream
@@ -126,8 +126,8 @@ def call(function: str, *arguments: object) -> None:
 def error_of(status: int) -> type[RunError]:
     """The error that a status other than success means.
 
-    Statuses come by the thousand: 1000 the library itself, 2000 a bad parameter, 3000 not supported, 4000 an internal
-    error, 5000 a failed execution. A parameter that cuDNN calls bad is a problem that it does not take, since the
+    Statuses are grouped by thousands: 1000 the library itself, 2000 a bad parameter, 3000 not supported, 4000 an
+    internal error, 5000 a failed execution. A bad parameter means that cuDNN does not take the problem, since the
     problem was checked before.
     """
     if status in (_HOST_ALLOCATION_FAILED, _DEVICE_ALLOCATION_FAILED):

@@ -13,7 +13,7 @@ _NAME: Final = re.compile(r"eng(?P<engine>\d+)(?P<knobs>(?:_k\d+=-?\d+)*)")
 _KNOB: Final = re.compile(r"_k(\d+)=(-?\d+)")
 
 MOST_BUILDS: Final = 4
-"""Plans of one engine that are tried until one builds and fits; a build may compile for half a second."""
+"""At most this many plans of one engine are tried until one builds and fits; a build may compile for half a second."""
 
 BARRED_NOTES: Final = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 """Numerical notes of plans that round more than the dtype allows or accumulate in less than float32."""
@@ -49,7 +49,7 @@ KNOB_TYPES: Final = {
     "WARP_SPEC_CFG": 42,
     "SWAP_AB": 43,
 }
-"""The knob types of cudnnBackendKnobType_t that cuDNN 9.19 does not call deprecated: the number in a plan's name."""
+"""Knob types of cudnnBackendKnobType_t that cuDNN 9.19 does not call deprecated, with their numbers in plan names."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class PlanRef:
     knobs : tuple of (int, int)
         Knob types of cudnnBackendKnobType_t and their values, in the order of the plan's name.
     heuristic : str
-        ``a``, ``b`` or ``fallback``: who offered it; empty where it was rebuilt from its knobs.
+        The heuristic that offered it: ``a``, ``b`` or ``fallback``; empty where it was rebuilt from its knobs.
     index : int
         Its place among the plans of that heuristic.
     """
@@ -78,7 +78,7 @@ class PlanRef:
         return f"eng{self.engine}" + "".join(f"_k{knob}={value}" for knob, value in self.knobs)
 
     def to_json(self) -> dict[str, Any]:
-        """What `Measurement.plan` keeps."""
+        """The plan as `Measurement.plan` stores it."""
         return {
             "engine": self.engine,
             "knobs": {str(knob): value for knob, value in self.knobs},
@@ -93,7 +93,7 @@ class PlanRef:
         return cls(int(plan["engine"]), knobs, plan.get("heuristic", ""), plan.get("index", 0))
 
     def is_same_plan(self, other: PlanRef) -> bool:
-        """Whether engine and knobs agree, whoever offered them and in whatever order the knobs are named."""
+        """Whether engine and knobs agree, whatever the heuristic and the order of the knobs."""
         return self.engine == other.engine and dict(self.knobs) == dict(other.knobs)
 
 
@@ -110,12 +110,12 @@ def parse_plan_name(name: str, heuristic: str = "", index: int = 0) -> PlanRef |
 
 
 def group_by_engine(names: Mapping[str, Sequence[str]]) -> dict[int, list[PlanRef]]:
-    """Group plans by engine, engines and plans in order of appearance, each plan once.
+    """Group plans by engine, each plan once; engines and plans are in order of appearance.
 
     Parameters
     ----------
     names : mapping of str to sequence of str
-        The plan names of each heuristic, the heuristics in the order of their precedence.
+        The plan names of each heuristic, heuristics in order of precedence.
     """
     engines: dict[int, list[PlanRef]] = {}
     seen: set[str] = set()
@@ -129,7 +129,7 @@ def group_by_engine(names: Mapping[str, Sequence[str]]) -> dict[int, list[PlanRe
 
 
 def packed_strides(layout: Layout, sizes: tuple[int, int, int, int]) -> list[int]:
-    """Strides of a packed tensor whose sizes are given in the order n, c, h, w whatever the layout."""
+    """Strides of a packed tensor; its sizes are in the order n, c, h, w whatever the layout."""
     _, channels, rows, columns = sizes
     if layout is Layout.NCHW:
         return [channels * rows * columns, rows * columns, columns, 1]

@@ -1,7 +1,7 @@
 """The cuDNN variants: where each may apply; pure Python.
 
-A rule here is a limit that cuDNN documents or reports. Whatever else it refuses, it is asked: the attempt then ends as
-not supported, with cuDNN's own status.
+A rule here is a limit that cuDNN documents or reports. Problems that cuDNN refuses for other reasons are attempted: the
+attempt then ends as not supported, with cuDNN's own status.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ MOST_FFT_TILING_LINE: Final = 256
 ENGINE_PREFIX: Final = "cudnn.graph.eng"
 
 FUSED_PRODUCTS: Final = 39
-"""The engine that multiplies matrices and ends with what follows: for 1x1 filters, and for no convolution alone."""
+"""The engine that multiplies matrices and computes the epilogue: for 1x1 filters, and only with an epilogue."""
 
 TENSOR_CORE_ENGINES: Final = (22, 23, 27, 35, 38, FUSED_PRODUCTS, 41, 45, 46, 47, 48, 58, 62, 67, 71)
-"""Engines whose numerical notes say that they use tensor cores, and not that they are non-deterministic."""
+"""Engines whose numerical notes say that they use tensor cores, and do not say that they are non-deterministic."""
 PLAIN_ENGINES: Final = (0, 1, 3, 5, 6, 28, 57, 70)
-"""Engines whose numerical notes say neither."""
+"""Engines whose numerical notes mention neither tensor cores nor non-determinism."""
 ENGINES: Final = tuple(sorted(TENSOR_CORE_ENGINES + PLAIN_ENGINES))
 """Engines that cuDNN 9.19 offers for forward convolutions on Hopper.
 
-Left out is 63, offered for some strided layers: its notes say that it accumulates in less than float32.
+Engine 63, offered for some strided layers, is left out: its notes say that it accumulates in less than float32.
 """
 
 _LEGACY_SOURCE: Final = "NVIDIA cuDNN API reference, cudnnConvolutionForward"
@@ -79,8 +79,8 @@ def _filter_above_padding(problem: ConvProblem, _device: Device) -> str | None:
 
 
 def _accurate_winograd(problem: ConvProblem, _device: Device) -> str | None:
-    # cuDNN runs 5x5 all the same; measured on an H200 with cuDNN 9.19, its result errs by 1.7e-3 to 6.3e-3 in float32,
-    # by up to 9.8e-3 in float16 and by up to 1.8e-2 in bfloat16.
+    # cuDNN would run 5x5; measured on an H200 with cuDNN 9.19, its result errs by 1.7e-3 to 6.3e-3 in float32, by up to
+    # 9.8e-3 in float16 and by up to 1.8e-2 in bfloat16.
     return "filter is 5x5, where its result is not accurate: it errs by up to 2e-2" if problem.r == 5 else None
 
 
@@ -114,7 +114,7 @@ _ENGINE_RULES: Final[dict[int, Rule]] = {
     6: _accurate_winograd,
     FUSED_PRODUCTS: all_of(_NOT_FLOAT32, _something_follows, filter_is((1, 1)), stride_1),
 }
-"""Engine 6 is a Winograd engine by its numerical notes. `FUSED_PRODUCTS` was offered on an H100 for no other layers."""
+"""Engine 6 is a Winograd engine by its numerical notes. An H100 was offered `FUSED_PRODUCTS` for no other layers."""
 
 _LEGACY: Final[dict[str, tuple[Algorithm, Rule]]] = {
     "implicit_gemm": (Algorithm.IMPLICIT_GEMM, all_of()),
@@ -129,7 +129,7 @@ _LEGACY: Final[dict[str, tuple[Algorithm, Rule]]] = {
 """In the order of cudnnConvolutionFwdAlgo_t, whose values are 0 to 7."""
 
 LEGACY_ALGORITHMS: Final = tuple(_LEGACY)
-"""The names of the forward algorithms; the index of one is its value in cudnnConvolutionFwdAlgo_t."""
+"""The names of the forward algorithms; a name's index is its value in cudnnConvolutionFwdAlgo_t."""
 
 
 def legacy_id(algorithm: int, is_tensor_core: bool) -> str:
@@ -146,7 +146,7 @@ def legacy_id(algorithm: int, is_tensor_core: bool) -> str:
 
 
 def algorithm_of(variant_id: str) -> tuple[int, bool]:
-    """The forward algorithm and whether tensor cores are permitted: what `legacy_id` was given."""
+    """The forward algorithm and whether tensor cores are permitted: the arguments of `legacy_id`."""
     name = variant_id.removeprefix("cudnn.")
     return LEGACY_ALGORITHMS.index(name.removesuffix("_tc")), name.endswith("_tc")
 

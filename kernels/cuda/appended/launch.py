@@ -20,7 +20,7 @@ _THREADS: Final = 256
 
 
 def append(launch: Launch, problem: ConvProblem) -> Launch:
-    """A launch of a problem's convolution alone, and behind it one kernel that does what follows, if anything does."""
+    """Append a kernel that computes the epilogue to a launch of the convolution alone; nothing without an epilogue."""
     if not problem.epilogue:
         return launch
     kernel = load_kernel(SOURCE, "appended", problem.dtype, **defines_of(problem.epilogue))

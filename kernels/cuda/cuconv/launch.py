@@ -19,7 +19,7 @@ from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int, *, filters: int | None = None) -> Launch:
-    """Two kernels, or one for 1×1; with so many filter rows a block, or as many as the plan finds best."""
+    """Two kernels, or one for 1×1; ``filters`` is the number of filter rows per block, by default the plan's choice."""
     workspace_bytes = plans.planes_bytes(problem)
     if workspace_bytes > workspace_limit_bytes:
         raise WorkspaceExceeded(workspace_bytes, workspace_limit_bytes)

@@ -9,17 +9,17 @@ from conv_advisor.kernels.cuda.parts.arithmetic import filters_per_thread
 from conv_advisor.kernels.cuda.parts.source import Source
 
 FILTERS: Final = (16, 4, 1)
-"""Filters a thread of the first stage may compute."""
+"""Filters that a thread of the first stage may compute."""
 LEAST_THREADS: Final = 256
-"""Threads that keep a multiprocessor busy, each with many loads in flight. It was chosen on the seven layers of the
-paper's tables 3 to 5, where it gives the fastest of the three (docs/kernels.md)."""
+"""Threads that keep a multiprocessor busy, each with many loads in flight. Chosen on the seven layers of the paper's
+tables 3 to 5, where it gives the fastest of the three choices of `FILTERS` (docs/kernels.md)."""
 DEFINES: Final = tuple({"FILTERS": filters} for filters in FILTERS)
-"""What cuconv.cu is compiled with."""
+"""The definitions that cuconv.cu is compiled with."""
 SOURCE: Final = Source("cuconv", lambda _dtype: DEFINES)
 
 
 def filters_per_block(problem: ConvProblem, processors: int) -> int:
-    """Filters whose rows a block holds; what the paper leaves to future work as work fusion is more than one."""
+    """Filters whose rows a block holds; more than one is the work fusion that the paper leaves to future work."""
     threads = problem.gemm_m * problem.r * problem.s
     return filters_per_thread(FILTERS, problem.k, threads, processors, LEAST_THREADS)
 

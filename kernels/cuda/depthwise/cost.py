@@ -1,4 +1,4 @@
-"""What a cut of a depthwise convolution is expected to take: a model good for choosing among cuts."""
+"""Expected time of a cut of a depthwise convolution: a model good for choosing among cuts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, share
 from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
 
 REGISTERS: Final = 65536
-"""Of a multiprocessor, of four bytes each."""
+"""Registers of a multiprocessor, of four bytes each."""
 SLOTS_PER_US: Final = 4 * 1750
-"""Instructions of warps that a multiprocessor issues: four a cycle, at 1,750 MHz."""
+"""Warp instructions that a multiprocessor issues: four per cycle, at 1,750 MHz."""
 SECTOR_BYTES: Final = 32
-"""What memory moves at the least."""
+"""The least that memory moves at a time."""
 _REGISTERS_OF: Final = np.array((0, 200, 128, 80, 64))
-"""Registers of a thread of nhwc's kernels, by the blocks that a multiprocessor's must have room for."""
+"""Registers of a thread of the nhwc kernels, by the blocks that a multiprocessor's registers must have room for."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread does, and the blocks that do it: of one cut, or arrays of many.
+    """Counts of a thread's operations, and the blocks of a launch: of one cut, or arrays of many.
 
     Parameters
     ----------
@@ -37,11 +37,11 @@ class Work:
     residents : int or int array
         Blocks that a multiprocessor holds.
     products, loads, elements, outputs, filters, copies : int or int array
-        What a thread does: multiplications, loads of x, what these bring, outputs, elements of filters, vectors copied.
+        Counts of a thread: multiplications, loads of x, elements loaded, outputs, filter elements, vectors copied.
     bytes : int or int array
         Bytes of x, weight and y.
     wasted_bytes : float or float array
-        What is moved beside them: parts of sectors, and halos that meet in no block.
+        Bytes moved in addition: unused parts of sectors, and halos that several blocks load.
     """
 
     blocks: Ints
@@ -58,7 +58,7 @@ class Work:
 
 
 def _extent(window: Window, tp: Ints, tq: Ints) -> tuple[Ints, int, Ints]:
-    """Rows of x that a tile takes for itself, those that it shares with the one below, and its columns."""
+    """Rows of x that a tile alone reads, rows that it shares with the tile below, and its columns."""
     r, s, stride, dilation = window
     return tp * stride, max(0, (r - 1) * dilation + 1 - stride), (tq - 1) * stride + (s - 1) * dilation + 1
 
@@ -72,16 +72,16 @@ def _residents(threads: Ints, registers: Ints, shared_bytes: Ints, device: Devic
 
 def _bytes_of(problems: Problems) -> tuple[Ints, Ints, Ints]:
     """Bytes of x, of the weight and of y."""
-    item, n, k = problems.dtype.itemsize_bytes, problems.n, problems.k
+    itemsize, n, k = problems.dtype.itemsize_bytes, problems.n, problems.k
     x, y = n * problems.c * problems.h * problems.w, n * k * problems.p * problems.q
-    return x * item, k * problems.r * problems.s * item, y * item
+    return x * itemsize, k * problems.r * problems.s * itemsize, y * itemsize
 
 
 def work_of(cut: Tiled, problems: Problems, window: Window, device: Device) -> Work:
-    """Counts of a launch; of many cuts, each with its problem, all of one window."""
+    """Work of a launch; or of many cuts, each with its problem, all of one window."""
     if isinstance(cut, Planes):
         return _work_of_planes(cut, problems, window, device)
-    own, shared, columns = _extent(window, cut.tp, cut.tq)
+    own_rows, shared_rows, columns = _extent(window, cut.tp, cut.tq)
     blocks, threads = cut.grid_of(problems)
     x_bytes, weight_bytes, y_bytes = _bytes_of(problems)
     moved = x_bytes + weight_bytes + y_bytes
@@ -100,10 +100,10 @@ def work_of(cut: Tiled, problems: Problems, window: Window, device: Device) -> W
         repeats = np.minimum(cut.repeats, ceil_div(problems.p, cut.tp))
         tiles, tiles_q = np.maximum(1, threads // cut.lanes_of(problems)[0]), cut.tiles_of(problems)[1]
         wide = np.minimum(tiles, tiles_q) * cut.tq * window[2]
-        taken = np.maximum(1, tiles // tiles_q) * cut.repeats * own
-        halo = (1 + (columns - cut.tq * window[2]) / wide) * (1 + shared / taken)
+        tile_rows = np.maximum(1, tiles // tiles_q) * cut.repeats * own_rows
+        halo = (1 + (columns - cut.tq * window[2]) / wide) * (1 + shared_rows / tile_rows)
         wasted = x_bytes * (halo - 1)
-    taken_rows, taps = shared + repeats * own, window[0] * window[1]
+    taken_rows, taps = shared_rows + repeats * own_rows, window[0] * window[1]
     return Work(
         blocks=blocks,
         threads=threads,
@@ -120,22 +120,22 @@ def work_of(cut: Tiled, problems: Problems, window: Window, device: Device) -> W
 
 
 def _work_of_planes(cut: Planes, problems: Problems, window: Window, device: Device) -> Work:
-    own, shared, columns = _extent(window, cut.tp, cut.tq)
-    taps, stride, item = window[0] * window[1], window[2], problems.dtype.itemsize_bytes
+    own_rows, shared_rows, columns = _extent(window, cut.tp, cut.tq)
+    taps, stride, itemsize = window[0] * window[1], window[2], problems.dtype.itemsize_bytes
     blocks, threads = cut.grid_of(problems)
     planes, rows = cut.share_of(problems)
     pairs, (of_x, of_y) = cut.pairs_of(problems), cut.shared_elements(problems)
     turns = ceil_div(planes * ceil_div(rows, cut.strip) * ceil_div(problems.q, cut.tq), threads)
     repeats = np.minimum(cut.repeats, ceil_div(rows, cut.tp))
-    taken_rows = shared + repeats * own
+    taken_rows = shared_rows + repeats * own_rows
     loads = np.where(pairs > 0, ceil_div(columns + (pairs == 2), 2), columns)
-    # A vector has 16 bytes; elements that stand around the run of x are not copied.
-    vectors = ceil_div((of_x - 2 * cut.slack_of(problems)) * item, 16 * threads)
+    # A vector has 16 bytes; the slack around the run of x is not copied.
+    vectors = ceil_div((of_x - 2 * cut.slack_of(problems)) * itemsize, 16 * threads)
     copies_x = np.where(np.greater(cut.staged, 0), vectors, 0)
     written = np.where((pairs > 0) & (stride == 1), 2, 1)
-    registers = 34 + taps + np.minimum(window[0], cut.tp) * cut.tq + (shared + 1) * columns
+    registers = 34 + taps + np.minimum(window[0], cut.tp) * cut.tq + (shared_rows + 1) * columns
     x_bytes, weight_bytes, y_bytes = _bytes_of(problems)
-    scattered = y_bytes * (np.minimum(cut.tq, SECTOR_BYTES / item) / written - 1)
+    scattered = y_bytes * (np.minimum(cut.tq, SECTOR_BYTES / itemsize) / written - 1)
     return Work(
         blocks=blocks,
         threads=threads,
@@ -145,17 +145,17 @@ def _work_of_planes(cut: Planes, problems: Problems, window: Window, device: Dev
         elements=turns * taken_rows * columns,
         outputs=turns * repeats * cut.tp * cut.tq,
         filters=turns * taps,
-        copies=copies_x + ceil_div(of_y * item, 16 * threads),
+        copies=copies_x + ceil_div(of_y * itemsize, 16 * threads),
         bytes=x_bytes + weight_bytes + y_bytes,
         wasted_bytes=np.where(np.less(cut.staged, 2), scattered, 0.0),
     )
 
 
 def expect(cut: Tiled, problems: Problems, window: Window, device: Device) -> Any:
-    """Time of a launch in us; of many cuts, each with its problem, all of one window.
+    """Time of a launch in us; or of many cuts, each with its problem, all of one window.
 
-    A multiprocessor issues the instructions of its warps; a block takes its own latency, once for every wave of blocks;
-    memory moves the bytes. What is longest counts most.
+    The model has three parts: a multiprocessor issues the instructions of its warps; a block takes its latency, once
+    for every wave of blocks; memory moves the bytes. The longest part counts most.
     """
     costs = fitted_on(device, menu.COSTS)[type(cut), problems.dtype.itemsize_bytes]
     work = work_of(cut, problems, window, device)

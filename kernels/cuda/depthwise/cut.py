@@ -1,4 +1,4 @@
-"""How a depthwise convolution is cut: a thread's tile, and a block's share."""
+"""How a depthwise convolution is cut: the tile of a thread, and the share of a block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
 
 MOST_SHARED_BYTES: Final = 96 * 1024
-"""Shared memory of a block: what every capability from 8.0 on has."""
+"""Shared memory of a block that every compute capability from 8.0 on has."""
 MOST_THREADS: Final = 256
 
 SQUARES: Final = ((3, 3), (5, 5), (7, 7))
@@ -28,47 +28,47 @@ Window = tuple[int, int, int, int]
 
 
 def window_of(r: int, s: int, strides: tuple[int, int], dilations: tuple[int, int]) -> Window | None:
-    """The one of `WINDOWS`; None where there is none."""
-    kept = {dilation for taps, dilation in zip((r, s), dilations, strict=True) if taps > 1} or {1}
-    if len(kept) > 1 or strides[0] != strides[1]:
+    """The matching window of `WINDOWS`; None where there is none."""
+    used_dilations = {dilation for taps, dilation in zip((r, s), dilations, strict=True) if taps > 1} or {1}
+    if len(used_dilations) > 1 or strides[0] != strides[1]:
         return None
-    window = (r, s, strides[0], kept.pop())
+    window = (r, s, strides[0], used_dilations.pop())
     return window if window in WINDOWS else None
 
 
 def window(problem: ConvProblem) -> Window:
-    """`window_of` a problem that has a tiled cut."""
-    found = window_of(
+    """The window of a problem that has a tiled cut."""
+    tiled = window_of(
         *(problem.r, problem.s, (problem.stride_h, problem.stride_w), (problem.dilation_h, problem.dilation_w))
     )
-    assert found is not None, "a tiled cut has one"  # noqa: S101 - for mypy
-    return found
+    assert tiled is not None, "a tiled cut has one"  # noqa: S101 - for mypy
+    return tiled
 
 
 def copy_of(problems: Problems) -> Ints:
-    """Bytes of a copy of channels to shared memory: the most that their number allows; 2 where there is none."""
+    """Bytes of a copy of channels to shared memory: the most that alignment allows; 2 where nothing is copied."""
     bytes_of_pixel = problems.c * problems.dtype.itemsize_bytes
     return np.minimum(16, bytes_of_pixel & -bytes_of_pixel)
 
 
 def multiplier_of(problems: Problems) -> Ints:
-    """Filters of a channel."""
+    """Filters per channel."""
     return problems.k // problems.c
 
 
 @dataclass(frozen=True)
 class Planes:
-    """A cut of nchw: `tp` x `tq` outputs a thread, of whole planes or of a band of rows of one.
+    """A cut of nchw: `tp` x `tq` outputs per thread; a block has whole planes, or a band of rows of one plane.
 
     Parameters
     ----------
     tp, tq : int
     staged : int
-        0: nothing, 1: x, 2: x and y go through shared memory.
+        What goes through shared memory: 0 nothing, 1 x, 2 x and y.
     threads : int
-        That a block has at most.
+        Threads of a block, at most.
     repeats: Ints
-        Tiles below one another of a thread.
+        Tiles of a thread, one below the other.
     """
 
     tp: Ints
@@ -83,23 +83,25 @@ class Planes:
         return self.tp * self.repeats
 
     def pairs_of(self, problems: Problems) -> Ints:
-        """How elements are loaded in twos: not, from an even column on, or from an odd one on."""
+        """How elements are loaded in pairs: 0 not at all, 1 from an even column on, 2 from an odd column on."""
         is_even = (problems.w % 2 == 0) & (self.tq * problems.stride_w % 2 == 0)
         is_even = is_even & ((problems.stride_w > 1) | ((problems.q % 2 == 0) & (self.tq % 2 == 0)))
         return np.where(is_even & np.greater(self.staged, 0), 1 + problems.pad_w % 2, 0)
 
     def defines(self, window: Window, pairs: int) -> dict[str, int]:
-        """What the source is compiled with."""
+        """The source's definitions for this cut."""
         return {**_window_defines(window), "TP": self.tp, "TQ": self.tq, "STAGED": self.staged, "PAIRS": pairs}
 
     def share_of(self, problems: Problems) -> tuple[Ints, Ints]:
-        """Planes of a block, and rows of each."""
+        """Planes of a block, and rows of each plane."""
         tiles_p, tiles_q = ceil_div(problems.p, self.strip), ceil_div(problems.q, self.tq)
         planes, multiplier = self.threads // (tiles_p * tiles_q), multiplier_of(problems)
         bands = ceil_div(tiles_p, np.maximum(1, self.threads // tiles_q))
         is_whole = planes >= multiplier
-        whole = np.minimum(planes // multiplier, problems.n * problems.c) * multiplier
-        return np.where(is_whole, whole, 1), np.where(is_whole, problems.p, self.strip * ceil_div(tiles_p, bands))
+        whole_planes = np.minimum(planes // multiplier, problems.n * problems.c) * multiplier
+        return np.where(is_whole, whole_planes, 1), np.where(
+            is_whole, problems.p, self.strip * ceil_div(tiles_p, bands)
+        )
 
     def grid_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Blocks, and threads of each."""
@@ -109,18 +111,18 @@ class Planes:
         return ceil_div(problems.n * problems.k, planes) * ceil_div(problems.p, rows), threads
 
     def shared_elements(self, problems: Problems) -> tuple[Ints, Ints]:
-        """Elements of the run of x and of that of y, each with what its first vector has before it."""
+        """Elements of the runs of x and of y, each with room for elements before the run in its first vector."""
         planes, rows = self.share_of(problems)
         vector = 16 // problems.dtype.itemsize_bytes
         band = np.minimum(problems.h, (rows - 1) * problems.stride_h + (problems.r - 1) * problems.dilation_h + 1)
-        taken = np.where(rows < problems.p, band, problems.h)
-        x = ceil_div(planes, multiplier_of(problems)) * taken * problems.w + 2 * self.slack_of(problems)
+        x_rows = np.where(rows < problems.p, band, problems.h)
+        x = ceil_div(planes, multiplier_of(problems)) * x_rows * problems.w + 2 * self.slack_of(problems)
         runs = (vector * (ceil_div(count, vector) + 1) for count in (x, planes * rows * problems.q))
         of_x, of_y = (np.where(np.greater(self.staged, stage), run, 0) for stage, run in enumerate(runs))
         return of_x, of_y
 
     def slack_of(self, problems: Problems) -> Ints:
-        """Elements around the run of x that may be read: what a tile has outside a plane."""
+        """Elements before and after the run of x that may be read, since tiles reach beyond a plane."""
         vector = 16 // problems.dtype.itemsize_bytes
         return vector * ceil_div(problems.pad_w + 2 + self.tq * problems.stride_w, vector)
 
@@ -132,19 +134,19 @@ class Planes:
 
 @dataclass(frozen=True)
 class Channels:
-    """A cut of nhwc: `tp` x `tq` outputs of `vec` channels a thread, `repeats` times.
+    """A cut of nhwc: `tp` x `tq` outputs of `vec` channels per thread, `repeats` times.
 
     Parameters
     ----------
     vec, tp, tq : int
     blocks : int
-        That a multiprocessor's registers must have room for.
+        Blocks that a multiprocessor's registers must have room for.
     lanes : int
-        Threads that are neighbours over channels, at most.
+        Neighbouring threads over channels, at most.
     threads : int
         Threads of a block.
     repeats : int
-        Tiles below one another.
+        Tiles of a thread, one below the other.
     """
 
     vec: Ints
@@ -161,17 +163,17 @@ class Channels:
         return self.tp * self.repeats
 
     def defines(self, window: Window) -> dict[str, int]:
-        """What the source is compiled with."""
+        """The source's definitions for this cut."""
         return {**_window_defines(window), "TP": self.tp, "TQ": self.tq, "VEC": self.vec, "BLOCKS": self.blocks}
 
     def lanes_of(self, problems: Problems) -> tuple[Ints, Ints]:
-        """Threads of a part of the channels, and parts."""
+        """Threads per part of the channels, and number of parts."""
         vectors = problems.k // self.vec
         parts = ceil_div(vectors, self.lanes)
         return ceil_div(vectors, parts), parts
 
     def tiles_of(self, problems: Problems) -> tuple[Ints, Ints]:
-        """Tiles of an image's rows, each of all repeats, and of its columns."""
+        """Tiles over an image's rows, each with all repeats, and over its columns."""
         return ceil_div(problems.p, self.strip), ceil_div(problems.q, self.tq)
 
     def grid_of(self, problems: Problems) -> tuple[Ints, Ints]:
@@ -184,19 +186,19 @@ class Channels:
 
 @dataclass(frozen=True)
 class Staged:
-    """A cut of nhwc whose x goes through shared memory: `tp` x `tq` outputs of `vec` channels a thread.
+    """A cut of nhwc whose x goes through shared memory: `tp` x `tq` outputs of `vec` channels per thread.
 
     Parameters
     ----------
     vec, tp, tq : int
     blocks : int
-        That a multiprocessor's registers must have room for.
+        Blocks that a multiprocessor's registers must have room for.
     pitch : int
         Bytes of a pixel in shared memory.
     threads : int
         Threads of a block, at most.
     repeats : int
-        Tiles below one another of a thread.
+        Tiles of a thread, one below the other.
     """
 
     vec: Ints
@@ -213,7 +215,7 @@ class Staged:
         return self.tp * self.repeats
 
     def defines(self, window: Window, copy: int) -> dict[str, int]:
-        """What the source is compiled with."""
+        """The source's definitions for this cut."""
         return {
             **Channels(self.vec, self.tp, self.tq, self.blocks, 0, 0).defines(window),
             "COPY": copy,
@@ -221,17 +223,17 @@ class Staged:
         }
 
     def lanes_of(self, problems: Problems) -> tuple[Ints, Ints]:
-        """Copies of a pixel of a part of the channels, and parts."""
+        """Copies per pixel and part of the channels, and number of parts."""
         copies = problems.c * problems.dtype.itemsize_bytes // copy_of(problems)
         parts = ceil_div(copies, self.pitch // copy_of(problems))
         return ceil_div(copies, parts), parts
 
     def vectors_of(self, problems: Problems) -> Ints:
-        """Threads that are neighbours over channels."""
+        """Neighbouring threads over channels."""
         return self.lanes_of(problems)[0] * copy_of(problems) // (problems.dtype.itemsize_bytes * self.vec)
 
     def share_of(self, problems: Problems) -> tuple[Ints, Ints]:
-        """Rows and columns of y of a block."""
+        """Rows and columns of y that a block computes."""
         room = np.maximum(1, self.threads // self.vectors_of(problems))
         tiles_p, tiles_q = ceil_div(problems.p, self.strip), ceil_div(problems.q, self.tq)
         across = ceil_div(tiles_q, ceil_div(tiles_q, room))
@@ -239,12 +241,12 @@ class Staged:
         return self.strip * ceil_div(tiles_p, ceil_div(tiles_p, down)), self.tq * across
 
     def bands_of(self, problems: Problems) -> tuple[Ints, Ints]:
-        """Shares of an image's rows and of its columns."""
+        """Number of block shares over an image's rows and over its columns."""
         rows, columns = self.share_of(problems)
         return ceil_div(problems.p, rows), ceil_div(problems.q, columns)
 
     def taken_of(self, problems: Problems) -> tuple[Ints, Ints]:
-        """Rows and columns of x of a block, padding and what lies beyond it included."""
+        """Rows and columns of x that a block stages, including padding and positions beyond it."""
         rows, columns = self.share_of(problems)
         taken_rows = (rows - 1) * problems.stride_h + (problems.r - 1) * problems.dilation_h + 1
         return taken_rows, (columns - 1) * problems.stride_w + (problems.s - 1) * problems.dilation_w + 1
@@ -264,12 +266,12 @@ class Staged:
 
 @dataclass(frozen=True)
 class Scale:
-    """The cut of 1x1 filters: a vector of 16 bytes a thread."""
+    """The cut of 1x1 filters: a vector of 16 bytes per thread."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """One output a thread, whatever the problem."""
+    """One output per thread, for any problem."""
 
 
 Tiled = Planes | Channels | Staged

@@ -21,7 +21,7 @@ _THREADS: Final = 256
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
-    """One launch, cut by the kernels' own rule."""
+    """One launch, with the cut that the plan chooses."""
     return launch(problem, device, plan.plan_cut(problem, device))
 
 

@@ -1,4 +1,4 @@
-"""What the cuts of a depthwise convolution cost: constants that were fitted to their times."""
+"""Costs of the cuts of a depthwise convolution: constants that were fitted to measured times."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Costs:
     Parameters
     ----------
     launch_us, block_us : float
-        Time of a launch, and of a block beside its instructions.
+        Time of a launch, and of a block without its instructions.
     chain : float
-        How much longer than by its share of a busy multiprocessor's slots a thread takes alone.
+        Latency of a lone thread's instructions, relative to its share of a busy multiprocessor's slots.
     bytes_per_us : float
     blend : float
-        Exponent with which slots, latency and memory add up; infinite where the largest alone counts.
+        Exponent with which slots, latency and memory add up; at infinity only the largest counts.
     waste : float
-        What a wasted byte counts for.
+        Weight of a wasted byte relative to a needed one.
     slots, product, load, element, output, filter, copy : float
-        Instructions: of a thread, and of each of its counts.
+        Instructions of a thread: a fixed number, and one number per unit of each of its counts.
     factors : mapping from (int, int) to float
-        What the instructions are multiplied by, for outputs of a tile and what of them is staged.
+        Correction of the instructions, by outputs of a tile and by `Planes.staged` (0 for nhwc).
     """
 
     launch_us: float
@@ -54,7 +54,7 @@ class Costs:
 
     @cached_property
     def factor_table(self) -> Array:
-        """The factors by outputs of a tile and what of them is staged."""
+        """The factors as an array indexed by outputs of a tile and `Planes.staged`."""
         table = np.ones((MOST_OUTPUTS + 1, 3))
         for (outputs, staged), factor in self.factors.items():
             table[outputs, staged] = factor

@@ -1,4 +1,4 @@
-"""Which cut a depthwise convolution gets: the menu, and what each of it is expected to take."""
+"""Which cut a depthwise convolution gets: the candidates, and their expected times."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PLANES: Final[dict[tuple[int, int], Tiles]] = {
     (49, 1): ((1, 1), (2, 1), (4, 2), (2, 4), (4, 4)),
     (49, 2): ((1, 1), (2, 1), (4, 2)),
 }
-"""Outputs of a thread, for the most taps and a stride."""
+"""Outputs of a thread (rows, columns), by the most taps and the stride."""
 _STAGED: Final[dict[tuple[int, int], Tiles]] = {
     (4, 9): (
         *((4, 2, 1, 2), (4, 4, 1, 2), (4, 7, 1, 2), (4, 4, 2, 2)),
@@ -55,7 +55,7 @@ _STAGED: Final[dict[tuple[int, int], Tiles]] = {
     (2, 25): ((2, 1, 1, 2), (2, 4, 1, 2), (2, 2, 2, 2), (2, 4, 2, 2), (4, 4, 2, 1)),
     (2, 49): ((2, 1, 1, 1), (2, 2, 2, 1), (2, 4, 1, 1), (2, 4, 2, 1)),
 }
-"""Channels and outputs of a thread, and blocks of a multiprocessor, for elements of so many bytes and the most taps."""
+"""Channels, output rows and columns of a thread, blocks of a multiprocessor, by bytes of an element and most taps."""
 _CHANNELS: Final[dict[int, Tiles]] = {
     4: (
         *((4, 1, 1, 2), (4, 1, 2, 2), (4, 2, 2, 1), (4, 4, 2, 1), (4, 7, 1, 1)),
@@ -66,7 +66,7 @@ _CHANNELS: Final[dict[int, Tiles]] = {
         *((2, 1, 1, 4), (2, 2, 2, 3), (1, 2, 2, 3)),
     ),
 }
-"""The same without shared memory, for up to 9 taps."""
+"""The same for the kernel without shared memory and up to 9 taps, by bytes of an element."""
 _KIND_IS_OF: Final = ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w")
 PITCHES: Final = (32, 64, 128)
 MOST_REPEATS: Final = 8
@@ -77,7 +77,7 @@ def _taps_of(window: Window) -> int:
 
 
 def planes_tiles(window: Window) -> Tiles:
-    """Outputs a thread may have in nchw, and what is staged."""
+    """Output tiles that a thread may have in nchw, each with `Planes.staged`."""
     r, s, stride, dilation = window
     if r * s == 1:
         return ((1, 1, 0), (2, 2, 0), (4, 2, 0))
@@ -89,36 +89,36 @@ def planes_tiles(window: Window) -> Tiles:
     return (*((*tile, staged) for tile in tiles for staged in (1, 2)), (2, 2, 0))
 
 
-def staged_tiles(window: Window, item: int) -> Tiles:
-    """Channels and outputs a thread may have in nhwc, and blocks of a multiprocessor."""
+def staged_tiles(window: Window, itemsize: int) -> Tiles:
+    """Channels and output tiles that a thread may have in nhwc, and blocks of a multiprocessor."""
     if window[:2] == (1, 1):
         return ()
     if window[3] > 1 and window[0] * window[1] > 9:
         return ((1, 1, 1, 2), (2, 1, 1, 1))
     if window[3] > 1 or min(window[:2]) == 1:
         return ((1, 1, 1, 2), (2, 1, 1, 2), (2, 4, 1, 2), (2, 2, 2, 1))
-    tiles = _STAGED[item, _taps_of(window)]
-    # Strips of four two-byte channels need more registers than two blocks leave where rows are two apart.
+    tiles = _STAGED[itemsize, _taps_of(window)]
+    # With stride 2, strips of four two-byte channels need more registers than two blocks leave.
     return (
         tiles
-        if (item, window[2]) != (2, 2)
+        if (itemsize, window[2]) != (2, 2)
         else tuple(tile for tile in tiles if (tile[0], tile[2]) != (4, 1) or tile[1] < 4)
     )
 
 
-def channels_tiles(window: Window, item: int) -> Tiles:
-    """The same where channels are not staged."""
+def channels_tiles(window: Window, itemsize: int) -> Tiles:
+    """As `staged_tiles`, for the kernel that does not stage channels."""
     if window[:2] == (1, 1):
-        return ((16 // item, 1, 1, 2), (16 // item, 2, 2, 2), (1, 2, 2, 2))
+        return ((16 // itemsize, 1, 1, 2), (16 // itemsize, 2, 2, 2), (1, 2, 2, 2))
     if window[3] > 1:
         return ((1, 1, 1, 1),)
     if window[0] * window[1] > 9 or min(window[:2]) == 1:
         return ((1, 1, 1, 1), (1, 2, 2, 1))
-    return _CHANNELS[item]
+    return _CHANNELS[itemsize]
 
 
 def _repeats_of(problems: Shapes, tp: Array) -> tuple[Array, Array]:
-    """Tiles of these rows that a thread may have below one another, in ascending order, and which are not there before.
+    """Numbers of tiles of ``tp`` rows per thread, in ascending order, and which of them are not duplicates.
 
     Arrays of shape (n_problems, n_tiles, 6).
     """
@@ -130,7 +130,7 @@ def _repeats_of(problems: Shapes, tp: Array) -> tuple[Array, Array]:
 
 
 def _planes(problems: Shapes, window: Window, device: Device) -> Candidates[Planes]:
-    """The cuts of nchw that fit; where any of a problem has something in shared memory, those alone."""
+    """The cuts of nchw that fit; where some of a problem's cuts use shared memory, only those."""
     tp, tq, staged = np.array(planes_tiles(window)).T
     repeats, is_new = _repeats_of(problems, tp)
     owner, tile, repeat, size = np.nonzero(np.broadcast_to(is_new[..., None], (*is_new.shape, 2)))
@@ -143,13 +143,13 @@ def _planes(problems: Shapes, window: Window, device: Device) -> Candidates[Plan
 
 
 def _staged(problems: Shapes, window: Window, device: Device) -> Candidates[Staged] | None:
-    """The cuts of nhwc that fit and whose x goes through shared memory; None where the window has none."""
-    item, tiles = problems.dtype.itemsize_bytes, staged_tiles(window, problems.dtype.itemsize_bytes)
+    """The cuts of nhwc that fit and stage x in shared memory; None where the window has none."""
+    itemsize, tiles = problems.dtype.itemsize_bytes, staged_tiles(window, problems.dtype.itemsize_bytes)
     if not tiles:
         return None
     vec, tp, tq, blocks = np.array(tiles).T
     repeats, is_new = _repeats_of(problems, tp)
-    is_aligned = (copy_of(problems)[:, None] >= np.maximum(4, vec * item)) & (multiplier_of(problems) == 1)[:, None]
+    is_aligned = (copy_of(problems)[:, None] >= np.maximum(4, vec * itemsize)) & (multiplier_of(problems) == 1)[:, None]
     is_wanted = np.broadcast_to((is_new & is_aligned[..., None])[..., None, None], (*is_new.shape, len(PITCHES), 2))
     owner, tile, repeat, pitch, size = np.nonzero(is_wanted)
     cut = Staged(
@@ -162,13 +162,13 @@ def _staged(problems: Shapes, window: Window, device: Device) -> Candidates[Stag
 
 def _channels(problems: Shapes, window: Window, device: Device) -> Candidates[Channels]:
     """The cuts of nhwc without shared memory."""
-    item = problems.dtype.itemsize_bytes
-    vec, tp, tq, blocks = np.array(channels_tiles(window, item)).T
+    itemsize = problems.dtype.itemsize_bytes
+    vec, tp, tq, blocks = np.array(channels_tiles(window, itemsize)).T
     repeats, is_new = _repeats_of(problems, tp)
     is_aligned = (problems.c[:, None] % vec == 0) & ((vec == 1) | (multiplier_of(problems)[:, None] == 1))
     is_wanted = np.broadcast_to((is_new & is_aligned[..., None])[..., None, None], (*is_new.shape, 2, 2))
     owner, tile, repeat, lane, size = np.nonzero(is_wanted)
-    few, all_lanes = np.maximum(1, 128 // (vec * item))[tile], problems.k[owner] // vec[tile]
+    few, all_lanes = np.maximum(1, 128 // (vec * itemsize))[tile], problems.k[owner] // vec[tile]
     cut = Channels(
         *(vec[tile], tp[tile], tq[tile], blocks[tile], np.where(lane > 0, all_lanes, few)),
         *(np.array((64, 128))[size], repeats[owner, tile, repeat]),
@@ -181,7 +181,7 @@ def _timed(problems: Shapes, owner: Array, cut: T, window: Window, device: Devic
 
 
 def _by_kind(problems: Shapes) -> dict[Window | Scale | Plain, list[int]]:
-    """The places of problems that have one window, or a cut that needs no choice."""
+    """Indices of the problems of each window, and of those with only one cut."""
     columns = [getattr(problems, name).tolist() for name in _KIND_IS_OF]
     kinds: dict[Window | Scale | Plain, list[int]] = {}
     is_whole = (problems.p == problems.h) & (problems.q == problems.w)
@@ -203,7 +203,7 @@ def _kind_of(*sizes: int) -> Window | Scale | Plain:
 
 
 def candidates(problems: Shapes, window: Window, device: Device) -> list[Candidates[Any]]:
-    """The cuts of problems that have one window, a list for each kernel; of equals the first is chosen."""
+    """The cuts of problems of one window, one table per kernel; of equally fast cuts the first is chosen."""
     if problems.layout is Layout.NCHW:
         return [_planes(problems, window, device)]
     staged = _staged(problems, window, device)
@@ -219,11 +219,11 @@ def plan_cuts(problems: Shapes, device: Device) -> list[Cut]:
         Layers that ``cuda.depthwise`` computes.
     device : Device
     """
-    return [cut for some in problems.parts(AT_A_TIME) for cut in _cheapest(some, device)]
+    return [cut for batch in problems.parts(AT_A_TIME) for cut in _cheapest(batch, device)]
 
 
 def _cheapest(problems: Shapes, device: Device) -> list[Cut]:
-    """`plan_cuts` of few enough problems to be planned together."""
+    """`plan_cuts` for few enough problems to plan together."""
     chosen: list[Cut] = [Plain()] * len(problems)
     least_us = np.full(len(problems), np.inf)
     for kind, places in _by_kind(problems).items():
@@ -231,31 +231,31 @@ def _cheapest(problems: Shapes, device: Device) -> list[Cut]:
             for place in places:
                 chosen[place] = kind
             continue
-        for some in candidates(problems.take(np.array(places)), kind, device):
-            for row in some.firsts().tolist():
-                place = places[some.owner[row]]
-                if some.us[row] < least_us[place]:
-                    least_us[place], chosen[place] = some.us[row], row_of(some.cut, row)
+        for of_kernel in candidates(problems.take(np.array(places)), kind, device):
+            for row in of_kernel.firsts().tolist():
+                place = places[of_kernel.owner[row]]
+                if of_kernel.us[row] < least_us[place]:
+                    least_us[place], chosen[place] = of_kernel.us[row], row_of(of_kernel.cut, row)
     return chosen
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
-    """`plan_cuts` of one problem."""
+    """`plan_cuts` for one problem."""
     (cut,) = plan_cuts(Shapes.of(problem), device)
     return cut
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut, float]:
-    """The cuts of one problem, and the time in us that each is expected to take; 0 where there is but one."""
+    """The cuts of one problem, and the expected time of each in us; 0 where there is only one cut."""
     problems = Shapes.of(problem)
     ((kind, _),) = _by_kind(problems).items()
     if isinstance(kind, Scale | Plain):
         return {kind: 0.0}
-    return {cut: us for some in candidates(problems, kind, device) for cut, us in some.expected().items()}
+    return {cut: us for of_kernel in candidates(problems, kind, device) for cut, us in of_kernel.expected().items()}
 
 
 def planes_defines(_dtype: DType) -> tuple[Defines, ...]:
-    """What nchw's source is compiled with."""
+    """The sets of definitions of the nchw source."""
     return tuple(
         Planes(tp, tq, staged, 0).defines(window, pairs)
         for window in WINDOWS
@@ -265,20 +265,20 @@ def planes_defines(_dtype: DType) -> tuple[Defines, ...]:
 
 
 def staged_defines(dtype: DType) -> tuple[Defines, ...]:
-    """What nhwc's source is compiled with."""
-    item = dtype.itemsize_bytes
+    """The sets of definitions of the nhwc source that stages x."""
+    itemsize = dtype.itemsize_bytes
     return tuple(
         Staged(vec, tp, tq, blocks, pitch, 0).defines(window, copy)
         for window in WINDOWS
-        for vec, tp, tq, blocks in staged_tiles(window, item)
+        for vec, tp, tq, blocks in staged_tiles(window, itemsize)
         for copy in (16, 8, 4)
         for pitch in PITCHES
-        if vec * item <= copy
+        if vec * itemsize <= copy
     )
 
 
 def channels_defines(dtype: DType) -> tuple[Defines, ...]:
-    """The same where channels are not staged."""
+    """The sets of definitions of the nhwc source without staging."""
     return tuple(
         Channels(vec, tp, tq, blocks, 0, 0).defines(window)
         for window in WINDOWS

@@ -19,7 +19,7 @@ from conv_advisor.kernels.variant import Launch
 def prepare_naive(
     problem: ConvProblem, device: Device, _workspace_limit_bytes: int, *, is_size_fixed: bool = True
 ) -> Launch:
-    """One pixel of several filters a thread, everything from global memory."""
+    """Each thread computes one pixel of several filters, with all operands from global memory."""
     pixels = problem.gemm_m
     filters = filters_per_thread(plans.FILTERS, problem.gemm_n, pixels * problem.groups, device.processors)
     kernel = load_kernel(plans.SOURCE, "direct_naive", problem.dtype, **_defines(problem, filters, is_size_fixed))
@@ -36,7 +36,7 @@ def prepare_naive(
 def prepare_constant(
     problem: ConvProblem, device: Device, _workspace_limit_bytes: int, *, is_size_fixed: bool = True
 ) -> Launch:
-    """Fill constant memory with filters, launch, and again until all filters had their turn."""
+    """Fill constant memory with filters and launch, and repeat until all filters are done."""
     import cupy
 
     pixels, chunk = problem.gemm_m, plans.constant_filters(problem)
@@ -77,7 +77,7 @@ def prepare_tiled_cached(
 
 
 def _defines(problem: ConvProblem, filters: int, is_size_fixed: bool) -> dict[str, int]:
-    """What the source is compiled with; with the filter's size among the arguments only to be compared with."""
+    """The source's definitions; ``is_size_fixed`` is false only to compare with a filter size known at run time."""
     fixed = plans.fixed_size(problem) if is_size_fixed else {}
     return {"FILTERS": filters, **fixed, **defines_of(problem.epilogue)}
 

@@ -16,7 +16,7 @@ MOST_TAPS: Final = 11
 MOST_STRIDE: Final = 4
 
 RUN: Final = 8
-"""Filters are multiples of this, and channels above `MOST_CHANNELS` padded to them."""
+"""The number of filters is a multiple of this, and channels above `MOST_CHANNELS` are padded to a multiple of it."""
 MOST_NARROW_CHANNELS: Final = 64
 MOST_NARROW_TAPS: Final = 7
 MOST_NARROW_STRIDE: Final = 2

@@ -1,4 +1,4 @@
-"""Forms for float32 and tf32: rows of x as they lie, and where in them the elements of a window are."""
+"""Forms for float32 and tf32: rows of x are staged as in memory, and a table locates a window's elements in them."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 STEP: Final = 8
-"""How much of gemm_k an instruction multiplies."""
+"""Elements of gemm_k that an instruction multiplies."""
 
 # Fitted to times of 33 cuts of 17 layers in both precisions on an H200.
 _SHARED_BYTES_OF_CYCLE: Final = 176
 _COPY_CYCLES: Final = 0.37
-"""What a copy to shared memory takes of a multiprocessor."""
+"""Time that a copy to shared memory takes of a multiprocessor."""
 _MOVED_BYTES_OF_CYCLE: Final = 25
-"""A multiprocessor's share of memory's speed."""
+"""A multiprocessor's share of the memory bandwidth."""
 _SERIAL: Final = 0.25
-"""How much longer that takes where no other block multiplies meanwhile."""
+"""Share by which moving takes longer where no other block multiplies meanwhile."""
 _TURN_CYCLES: Final = 460
-"""What a tile takes, whatever its size."""
+"""Fixed time of a tile."""
 _STEP_CYCLES: Final = 115
-"""What a warp waits at a step."""
+"""Time that a warp waits at a step."""
 _START_CYCLES: Final = 3900
 _PACK_CYCLES: Final = 218
-"""What a thread takes to pack an element of the weight."""
+"""Time that a thread takes to pack an element of the weight."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What of x a block has in shared memory.
+    """The part of x that a block holds in shared memory.
 
     Parameters
     ----------
     planes : int
-        One where the channels of a pixel are neighbours.
+        1 where the channels of a pixel are adjacent in memory.
     rows : int
         Rows of a plane.
     pitch : int
-        Elements of a row: a multiple of four, so that 16 bytes are copied where rows of x are of whole 16 bytes.
+        Elements of a row: a multiple of four, so that copies move 16 bytes where rows of x are multiples of 16 bytes.
     """
 
     planes: int
@@ -51,7 +51,7 @@ class Stage:
 
     @classmethod
     def of(cls, cut: Cut, problem: ConvProblem) -> Stage:
-        """For the tiles of a cut."""
+        """The stage for the tiles of a cut."""
         inner = _inner(problem)
         rows = (cut.tile_p - 1) * problem.stride_h + problem.r
         pixels = (cut.tile_q - 1) * problem.stride_w + problem.s
@@ -59,37 +59,37 @@ class Stage:
 
     @property
     def elements(self) -> int:
-        """All that is staged."""
+        """Elements of x that are staged."""
         return self.planes * self.rows * self.pitch
 
 
 def _inner(problem: ConvProblem) -> int:
-    """Elements of a pixel that are neighbours."""
+    """Elements of a pixel that are adjacent in memory."""
     return problem.c if problem.layout is Layout.NHWC else 1
 
 
 def _products(problem: ConvProblem) -> int:
-    """How many products of tf32 make one of the problem's."""
+    """How many tf32 products make one product of the problem."""
     return 3 if problem.dtype is DType.FLOAT32 else 1
 
 
 def _weight_bytes(problem: ConvProblem) -> int:
-    """Shared memory for an element: one product needs one part of it, three need two."""
+    """Shared memory of a weight element: one tf32 product needs one part of it, three need two parts."""
     return 8 if _products(problem) == 3 else 4
 
 
 @dataclass(frozen=True)
 class Products:
-    """How tensor cores are asked for products.
+    """How a source uses the tensor cores.
 
     Parameters
     ----------
     chain : int
-        Steps of gemm_k whose sums are theirs.
+        Steps of gemm_k that the tensor cores sum.
     of_cycle : float
-        Multiplications of tf32 that a multiprocessor's warps get from them.
+        Multiplications of tf32 that a multiprocessor's tensor cores do in a cycle.
     reads_weight : bool
-        Whether warps do; else the instruction.
+        Whether warps load the weight into registers; else the instruction reads it from shared memory.
     """
 
     chain: int
@@ -101,25 +101,25 @@ class Products:
         return self.chain * int(ceil_div(problem.gemm_k, STEP * self.chain))
 
     def shared_bytes(self, cut: Cut, problem: ConvProblem) -> int:
-        """Shared memory of a block: its weight and the table, whole chains long, then what it stages of x."""
+        """Shared memory of a block: its weight and the table, whole chains long, then the staged part of x."""
         stage = Stage.of(cut, problem)
         row_bytes = cut.tile.filters * _weight_bytes(problem) + 4
         return STEP * self.steps(problem) * row_bytes + 4 * stage.elements
 
-    def cycles(self, cut: Cut, problem: ConvProblem, turns: int, beside: int) -> float:
-        """As `Form.cycles`: waits of a tile, and the work of all blocks of a multiprocessor, one after the other."""
+    def cycles(self, cut: Cut, problem: ConvProblem, turns: int, resident: int) -> float:
+        """As `Form.cycles`: waits of a tile plus the work of all blocks of a multiprocessor, one after the other."""
         tile, stage, steps = cut.tile, Stage.of(cut, problem), self.steps(problem)
         multiplied = _products(problem) * STEP * tile.pixels * tile.filters / self.of_cycle
         of_x = 64 * tile.mt * _turns_of_read(problem)
         read = tile.warps * STEP * (of_x + self.reads_weight * _weight_bytes(problem) * 8 * tile.nt)
         moved = 4 * (tile.pixels * min(tile.filters, problem.k) + stage.elements) / _MOVED_BYTES_OF_CYCLE
         copied = stage.elements / (4 if problem.w * _inner(problem) % 4 == 0 else 1) * _COPY_CYCLES
-        work = steps * (multiplied + read / _SHARED_BYTES_OF_CYCLE) + copied + moved * (1 + _SERIAL / beside)
+        work = steps * (multiplied + read / _SHARED_BYTES_OF_CYCLE) + copied + moved * (1 + _SERIAL / resident)
         packed = ceil_div(STEP * steps * tile.filters, tile.threads) * _PACK_CYCLES
-        return float(_START_CYCLES + packed + turns * (_TURN_CYCLES + steps * _STEP_CYCLES + beside * work))
+        return float(_START_CYCLES + packed + turns * (_TURN_CYCLES + steps * _STEP_CYCLES + resident * work))
 
     def form(self, name: str, tiles: tuple[Tile, ...], architecture: str | None = None) -> Form:
-        """The form of a source that asks for them so."""
+        """The form of a source that uses the tensor cores in this way."""
         return Form(
             Source(name, lambda dtype: _definitions(dtype, tiles), architecture),
             "few_inputs_float32",
@@ -137,7 +137,7 @@ def _sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
 
 
 def _turns_of_read(problem: ConvProblem) -> int:
-    """How often shared memory is read for an element of a warp's pixels: twice where two of them share a bank."""
+    """How often shared memory is read for an element of a warp's pixels: twice where two pixels share a bank."""
     apart = problem.stride_w * problem.c
     return 1 + (problem.layout is Layout.NHWC and (apart % 4 == 2 or apart % 8 == 0))
 

@@ -1,4 +1,4 @@
-"""What differs between the sources of the implicit GEMM of few input channels, as plan and launcher ask for it."""
+"""The interface of a source of the implicit GEMM of few input channels, as plan and launcher use it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAYOUTS: Final[tuple[Defines, ...]] = (
     {"IS_NHWC": 0, "IS_PAIR": 0},
     {"IS_NHWC": 0, "IS_PAIR": 1},
 )
-"""What a source is compiled with for a layout."""
+"""The definitions of a source for each layout."""
 _FARTHEST_PAIR: Final = 2
-"""Pixels of x between those that see neighbours of y, where a thread has both: farther ones share banks."""
+"""Largest distance in x, in pixels, of two neighbours of y that one thread computes: farther pixels share banks."""
 
 
 def layout_defines(problem: ConvProblem) -> Defines:
-    """That of a problem: in NCHW a thread stores two neighbours where it can."""
+    """The layout's definitions for a problem: in NCHW a thread stores two neighbours where it can."""
     is_nhwc = problem.layout is Layout.NHWC
     is_pair = not is_nhwc and problem.q % 2 == 0 and problem.stride_w <= _FARTHEST_PAIR
     return {"IS_NHWC": int(is_nhwc), "IS_PAIR": int(is_pair)}
@@ -37,13 +37,13 @@ class Form:
     kernel : str
     cuts : tuple of Cut
     defines : callable (cut, problem) -> dict
-        What the source is compiled with.
+        The definitions that the source is compiled with.
     sizes : callable (cut, problem) -> tuple of int
-        The kernel's parameters behind the shape's.
+        The kernel's parameters after those of the shape.
     shared_bytes : callable (cut, problem) -> int
         Shared memory of a block.
-    cycles : callable (cut, problem, turns, beside) -> float
-        Expected of a launch whose blocks take so many tiles one after the other, so many of them on a multiprocessor.
+    cycles : callable (cut, problem, turns, resident) -> float
+        Expected cycles of a launch whose blocks take ``turns`` tiles each, with ``resident`` blocks per multiprocessor.
     """
 
     source: Source

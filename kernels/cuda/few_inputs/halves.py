@@ -1,4 +1,4 @@
-"""The form for float16 and bfloat16: windows lie in shared memory as the products read them (few_inputs.cu)."""
+"""The form for float16 and bfloat16: windows in shared memory have the layout that products read (few_inputs.cu)."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, BorneSpill, De
 RUN: Final = 4
 """Pixels of x that a thread stages at a time."""
 
-# Fitted to times of 12 to 18 cuts of 12 layers on an H200: what moves to and from memory is no limit of theirs.
+# Fitted to times of 12 to 18 cuts of 12 layers on an H200, none of which memory traffic limits.
 _PRODUCTS_OF_CYCLE: Final = 752
-"""Multiplications that a multiprocessor's warps get from its tensor cores."""
+"""Multiplications that a multiprocessor's tensor cores do in a cycle."""
 _SHARED_BYTES_OF_CYCLE: Final = 102
 _RUN_CYCLES: Final = 2.17
-"""What staging a run of pixels takes of a busy multiprocessor."""
+"""Time that staging a run of pixels takes of a busy multiprocessor."""
 _MOVED_BYTES_OF_CYCLE: Final = 133
-"""A multiprocessor's share of memory's speed."""
+"""A multiprocessor's share of the memory bandwidth."""
 _TURN_CYCLES: Final = 4790
-"""From a tile's first load to its last store, beside its products."""
+"""Time from a tile's first load to its last store, without its products."""
 _CHUNK_CYCLES: Final = 15.4
-"""What the products of one chunk take, where a warp waits for them."""
+"""Latency of the products of one chunk, where a warp waits for them."""
 _START_CYCLES: Final = 5810
 _PACK_CYCLES: Final = 113
-"""What a thread takes to pack a tap of a filter."""
+"""Time that a thread takes to pack a tap of a filter."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What of x a block has in shared memory.
+    """The part of x that a block holds in shared memory.
 
     Parameters
     ----------
     rows : int
     slots : int
-        Of eight bytes in a row.
+        Slots of eight bytes in a row.
     copy_bytes : int
-        Where the copy that is a slot on begins; 0 where there is but one.
+        Offset of the second copy, which is shifted by one slot; 0 where there is only one copy.
     """
 
     rows: int
@@ -51,12 +51,12 @@ class Stage:
 
     @classmethod
     def of(cls, cut: Cut, problem: ConvProblem) -> Stage:
-        """For the tiles of a cut."""
+        """The stage for the tiles of a cut."""
         rows = (cut.tile_p - 1) * problem.stride_h + problem.r
         lead = -problem.pad_w % RUN
         pixels = lead + (cut.tile_q - 1) * problem.stride_w + 2 * _chunks(problem)
         slots = RUN * ceil_div(pixels, RUN) + 2
-        # Half of 128 bytes on: pixels of both copies in turns are read from different banks.
+        # Offset by half of 128 bytes: alternate pixels, read from the two copies, then lie in different banks.
         copy_bytes = 128 * ceil_div(8 * rows * slots, 128) + 64 if problem.stride_w % 2 else 0
         return cls(rows, slots, copy_bytes)
 
@@ -67,28 +67,28 @@ class Stage:
 
     @property
     def shared_bytes(self) -> int:
-        """Both copies."""
+        """Bytes of both copies."""
         return self.copy_bytes + 8 * self.rows * self.slots
 
     def asked_bytes(self, problem: ConvProblem) -> int:
-        """Runs that are asked for while the tile before is multiplied, where rows are of whole ones."""
+        """Bytes of the runs loaded while the tile before is multiplied; 0 where a row is not a whole number of runs."""
         return 8 * problem.c * self.runs if problem.w % RUN == 0 else 0
 
 
 def _chunks(problem: ConvProblem) -> int:
-    """Pairs of pixels of a window's row."""
+    """Chunks of a window's row: pairs of pixels."""
     return (problem.s + 1) // 2
 
 
 def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
-    """Shared memory of a block: its weight, rows an odd number of chunks long, then what it stages of x."""
+    """Shared memory of a block: its weight, in rows of an odd number of chunks, then the staged part of x."""
     stage = Stage.of(cut, problem)
     weight_bytes = 16 * cut.tile.filters * (problem.r * _chunks(problem) | 1)
     return weight_bytes + stage.shared_bytes + stage.asked_bytes(problem)
 
 
-def cycles(cut: Cut, problem: ConvProblem, turns: int, beside: int) -> float:
-    """As `Form.cycles`: a tile takes its own waits, or what the blocks beside it leave of the multiprocessor."""
+def cycles(cut: Cut, problem: ConvProblem, turns: int, resident: int) -> float:
+    """As `Form.cycles`: a tile takes its own waits, or its share of a multiprocessor that all resident blocks use."""
     tile, stage, chunks = cut.tile, Stage.of(cut, problem), problem.r * _chunks(problem)
     multiplied = tile.pixels * tile.filters * 8 / _PRODUCTS_OF_CYCLE
     read = 16 * tile.warps * (16 * tile.mt + 8 * tile.nt) / _SHARED_BYTES_OF_CYCLE
@@ -97,11 +97,11 @@ def cycles(cut: Cut, problem: ConvProblem, turns: int, beside: int) -> float:
     busy = max(chunks * max(multiplied, read) + staged, moved)
     alone = _TURN_CYCLES + chunks * max(_CHUNK_CYCLES, 2 * tile.mt * tile.nt)
     packed = ceil_div(tile.filters * 2 * chunks, tile.threads) * _PACK_CYCLES
-    return float(_START_CYCLES + packed + turns * max(alone, beside * busy))
+    return float(_START_CYCLES + packed + turns * max(alone, resident * busy))
 
 
 def sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
-    """The kernel's parameters behind the shape's."""
+    """The kernel's parameters after those of the shape."""
     stage = Stage.of(cut, problem)
     asked_at = stage.shared_bytes if stage.asked_bytes(problem) else 0
     return (cut.tile_p, cut.tile_q, *cut.tiles_of(problem), stage.rows, stage.slots, stage.copy_bytes, asked_at)
@@ -112,7 +112,7 @@ def _defines(tile: Tile, layout: Defines, c: int, s: int) -> Defines:
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What few_inputs.cu is compiled with for this precision."""
+    """The sets of definitions of few_inputs.cu for this precision."""
     if dtype not in (DType.FLOAT16, DType.BFLOAT16):
         return ()
     return tuple(

@@ -11,12 +11,12 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 FRAGMENT: Final = 16
 """Pixels of a tile of the products: neighbours in a row of y."""
 WIDTHS: Final = (16, 32, 64)
-"""Pixels in a row of what a block computes at a time: powers of two."""
+"""Widths in pixels of a block's tile: powers of two."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes at a time: 8 `nt` filters of 16 `mt` x `warps` pixels.
+    """The outputs that a block computes at a time: 8 `nt` filters of 16 `mt` x `warps` pixels.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Tile:
         Tiles of 16 pixels and of 8 filters of a warp.
     warps : int
     blocks : int
-        That a multiprocessor's registers must have room for.
+        Blocks that a multiprocessor's registers must have room for.
     """
 
     mt: int
@@ -34,7 +34,7 @@ class Tile:
 
     @property
     def defines(self) -> dict[str, int]:
-        """What a source is compiled with for it."""
+        """The definitions of a source for this tile."""
         return {"MT": self.mt, "NT": self.nt, "WARPS": self.warps, "BLOCKS": self.blocks}
 
     @property
@@ -68,7 +68,7 @@ class Cut:
 
     @property
     def tile_p(self) -> int:
-        """Rows of y."""
+        """Rows of y in a tile."""
         return self.tile.pixels // self.tile_q
 
     def tiles_of(self, problem: ConvProblem) -> tuple[int, int, int]:
@@ -81,7 +81,7 @@ class Cut:
 
 
 def cuts_of(tiles: tuple[Tile, ...]) -> tuple[Cut, ...]:
-    """Tiles in every width that they have pixels for."""
+    """The cuts of each tile: every width that does not exceed its pixels."""
     return tuple(Cut(tile, tile_q) for tile in tiles for tile_q in WIDTHS if tile_q <= tile.pixels)
 
 

@@ -1,4 +1,4 @@
-"""The form for float16 and bfloat16 of more channels: each pixel once for all taps (few_inputs_narrow.cu)."""
+"""The form for float16 and bfloat16 of more channels: each pixel is staged once for all taps (few_inputs_narrow.cu)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ CHUNK_BYTES: Final = 16
 
 # Fitted to times of 13 cuts of 17 layers on an H200.
 _PRODUCTS_OF_CYCLE: Final = 721
-"""Multiplications that a multiprocessor's warps get from its tensor cores."""
+"""Multiplications that a multiprocessor's tensor cores do in a cycle."""
 _SHARED_BYTES_OF_CYCLE: Final = 86
 _COPY_CYCLES: Final = 0.02
-"""What a copy of a chunk to shared memory takes of a multiprocessor."""
+"""Time that a copy of a chunk to shared memory takes of a multiprocessor."""
 _MOVED_BYTES_OF_CYCLE: Final = 12.6
-"""A multiprocessor's share of memory's speed."""
+"""A multiprocessor's share of the memory bandwidth."""
 _TURN_CYCLES: Final = 5520
-"""What a tile takes, beside its products."""
+"""Time of a tile, without its products."""
 _STEP_CYCLES: Final = 111
-"""What a warp waits at a step."""
+"""Time that a warp waits at a step."""
 _START_CYCLES: Final = 3750
 _PACK_CYCLES: Final = 147
-"""What a thread takes to copy a chunk of the weight."""
+"""Time that a thread takes to copy a chunk of the weight."""
 
 
 def _runs(problem: ConvProblem) -> int:
-    """Chunks of a tap's or a pixel's channels."""
+    """Chunks of the channels of a tap or a pixel."""
     return int(ceil_div(problem.c, RUN))
 
 
@@ -42,7 +42,7 @@ def _steps(problem: ConvProblem) -> int:
 
 
 def _staged(cut: Cut, problem: ConvProblem) -> tuple[int, int]:
-    """Rows of x that a tile sees, and pixels of each."""
+    """Rows of x that a tile reads, and pixels of each row."""
     return (
         (cut.tile_p - 1) * problem.stride_h + problem.r,
         (cut.tile_q - 1) * problem.stride_w + problem.s,
@@ -56,8 +56,8 @@ def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
     return CHUNK_BYTES * (cut.tile.filters * (2 * steps + 1) + 1 + 2 * rows * columns * pixel_chunks) + 8 * steps
 
 
-def cycles(cut: Cut, problem: ConvProblem, turns: int, beside: int) -> float:
-    """As `Form.cycles`: a tile takes its own waits, or what the blocks beside it leave of the multiprocessor."""
+def cycles(cut: Cut, problem: ConvProblem, turns: int, resident: int) -> float:
+    """As `Form.cycles`: a tile takes its own waits, or its share of a multiprocessor that all resident blocks use."""
     tile, steps = cut.tile, _steps(problem)
     rows, columns = _staged(cut, problem)
     chunks = rows * columns * _runs(problem)
@@ -68,7 +68,7 @@ def cycles(cut: Cut, problem: ConvProblem, turns: int, beside: int) -> float:
     busy = max(steps * max(multiplied, read) + chunks * (CHUNK_BYTES // _align(problem)) * _COPY_CYCLES, moved)
     alone = _TURN_CYCLES + steps * max(_STEP_CYCLES, 4 * tile.mt * tile.nt)
     packed = ceil_div(tile.filters * 2 * steps, tile.threads) * _PACK_CYCLES
-    return float(_START_CYCLES + packed + turns * max(alone, beside * busy))
+    return float(_START_CYCLES + packed + turns * max(alone, resident * busy))
 
 
 def _sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ def _sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
 
 
 def _align(problem: ConvProblem) -> int:
-    """Bytes of a copy: as many as channels of every pixel begin at a multiple of."""
+    """Bytes of a copy: the largest power of two, up to `CHUNK_BYTES`, to which every pixel is aligned."""
     return gcd(problem.c * problem.dtype.itemsize_bytes, CHUNK_BYTES)
 
 

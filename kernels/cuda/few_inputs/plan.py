@@ -25,19 +25,19 @@ def residents(cut: Cut, problem: ConvProblem, device: Device) -> int:
 
 
 def blocks_of(cut: Cut, problem: ConvProblem, device: Device) -> int:
-    """As many for every tile of filters as run at a time, or as there are tiles of pixels."""
+    """Blocks of the grid: for each tile of filters, as many as run at a time, at most one per tile of pixels."""
     tiles_p, tiles_q, tiles_f = cut.tiles_of(problem)
     room = (device.processors or 1) * residents(cut, problem, device)
     return tiles_f * max(1, min(problem.n * tiles_p * tiles_q, room // tiles_f))
 
 
 def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
-    """Cycles of the block that has most tiles."""
+    """Expected cycles of the block that has the most tiles."""
     tiles_p, tiles_q, tiles_f = cut.tiles_of(problem)
     blocks = blocks_of(cut, problem, device)
     turns = ceil_div(problem.n * tiles_p * tiles_q, blocks // tiles_f)
-    beside = min(residents(cut, problem, device), ceil_div(blocks, device.processors or 1))
-    return form_of(problem, device).cycles(cut, problem, turns, beside)
+    resident = min(residents(cut, problem, device), ceil_div(blocks, device.processors or 1))
+    return form_of(problem, device).cycles(cut, problem, turns, resident)
 
 
 def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut, ...]:

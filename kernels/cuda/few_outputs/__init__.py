@@ -12,11 +12,11 @@ from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, groups_1
 
 MOST_FILTERS: Final = 8
 LEAST_CHANNELS: Final = 8
-"""With fewer most of each product would be zeros: it was no faster than cuDNN."""
+"""With fewer channels, most of each product would be zeros; the kernel was then no faster than cuDNN."""
 MOST_TAPS: Final = 11
 """Rows and columns of a filter."""
 MOST_ROW: Final = 40
-"""Taps in a row of all filters, which are multiplied at a time."""
+"""Taps in one row of all filters together, which are multiplied at a time."""
 
 
 def _has_few_outputs(problem: ConvProblem, _device: Device) -> str | None:

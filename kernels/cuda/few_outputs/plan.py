@@ -15,37 +15,37 @@ from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, share
 from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 
 LOAD_BYTES: Final = 16
-"""What a thread has of a pixel or a column at each step, four threads to each."""
+"""Bytes of a pixel or a column that a thread loads at each step; four threads share a pixel or column."""
 _COLUMNS: Final = {DType.FLOAT32: MOST_ROW, DType.TF32: 56, DType.FLOAT16: 56, DType.BFLOAT16: 56}
-"""Taps and filters that registers have room to multiply at a time."""
+"""Columns, taps times filters, that registers have room to multiply at a time."""
 _THREADS_OF_PROCESSOR: Final = 512
-"""What a multiprocessor's registers have room for, with 128 a thread."""
+"""Threads that a multiprocessor's registers have room for, with 128 registers per thread."""
 
 # Fitted to times of 14 to 21 cuts of 20 layers, some of them in several precisions, on an H200.
 _START_CYCLES: Final = 1200
 _LATENCY_CYCLES: Final = 2300
-"""From a step's loads to its products; a warp asks for two steps at a time."""
+"""Time from a step's loads to its products; a warp loads two steps at a time."""
 _MOVED_BYTES_OF_CYCLE: Final = 19
-"""A multiprocessor's share of memory's speed."""
+"""A multiprocessor's share of the memory bandwidth."""
 _TILE_CYCLES: Final = {DType.FLOAT32: 15.0, DType.TF32: 10.0, DType.FLOAT16: 2.2, DType.BFLOAT16: 2.2}
-"""What a multiprocessor takes for the products of 16 pixels and 8 columns with half a step's channels."""
+"""Time that a multiprocessor takes for the products of 16 pixels and 8 columns with half a step's channels."""
 _LANES: Final = 32
-"""Sums that shared memory takes or gives in a cycle."""
+"""Sums that shared memory stores or loads in a cycle."""
 _SUM_CYCLES: Final = 64
-"""What a thread waits for each product that it adds up."""
+"""Time that a thread waits for each product that it adds up."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What a block computes, and with how many warps.
+    """The pixels that a block computes, and the warps that compute them.
 
     Parameters
     ----------
     tile_p, tile_q : int
-        Pixels of y: powers of two.
+        Rows and columns of pixels of y: powers of two.
     warps : int
     splits : int
-        That share the channels, of as many warps each.
+        Groups of equally many warps that share the channels.
     """
 
     tile_p: int
@@ -63,7 +63,7 @@ class Cut:
         return ceil_div(problem.p, self.tile_p), ceil_div(problem.q, self.tile_q)
 
     def width(self, problem: ConvProblem) -> int:
-        """Pixels of x in a row that a tile sees."""
+        """Pixels of x in a row that a tile reads."""
         return self.tile_q + problem.s - 1
 
     def pixels(self, problem: ConvProblem) -> int:
@@ -71,29 +71,29 @@ class Cut:
         return (self.tile_p + rows_at_once(problem) - 1) * self.width(problem)
 
     def pitch(self, problem: ConvProblem) -> int:
-        """Products of a column: whole tiles of pixels, and so many more that a warp's lie in different banks."""
+        """Products of a column: whole tiles of pixels, padded so that a warp's products lie in different banks."""
         at_a_time = 16 * _tiles_at_a_time(problem)
         return int(at_a_time * ceil_div(self.pixels(problem), at_a_time) + 4)
 
     def shared_bytes(self, problem: ConvProblem) -> int:
-        """Shared memory of a block: products, and the sums that wait for a filter's other rows."""
-        kept = self.tile_p * self.tile_q * problem.k if rows_at_once(problem) < problem.r else 0
-        return 4 * (self.splits * columns_of(problem) * self.pitch(problem) + kept)
+        """Shared memory of a block: products, and sums that wait for a filter's other rows."""
+        waiting_sums = self.tile_p * self.tile_q * problem.k if rows_at_once(problem) < problem.r else 0
+        return 4 * (self.splits * columns_of(problem) * self.pitch(problem) + waiting_sums)
 
 
 def rows_at_once(problem: ConvProblem) -> int:
-    """Rows of the filters that are multiplied at a time: about as many each time."""
+    """Rows of the filters that are multiplied at a time, about equally many each time."""
     most = _COLUMNS[problem.dtype] // (problem.s * problem.k)
     return int(ceil_div(problem.r, ceil_div(problem.r, most)))
 
 
 def columns_of(problem: ConvProblem) -> int:
-    """Columns of the products: taps of these rows, for each filter."""
+    """Columns of the products: the taps of `rows_at_once` rows, for each filter."""
     return rows_at_once(problem) * problem.s * problem.k
 
 
 def _tiles_at_a_time(problem: ConvProblem) -> int:
-    """Tiles of 16 pixels that a warp multiplies at a time, as registers allow."""
+    """Tiles of 16 pixels that a warp multiplies at a time, limited by registers."""
     return 1 if ceil_div(columns_of(problem), 8) > (2 if problem.dtype is DType.FLOAT32 else 5) else 2
 
 
@@ -113,23 +113,23 @@ def residents(cut: Cut, problem: ConvProblem, device: Device) -> int:
 
 
 def blocks_of(cut: Cut, problem: ConvProblem) -> int:
-    """A block for each tile."""
+    """Blocks of the grid, one per tile."""
     tiles_p, tiles_q = cut.tiles_of(problem)
     return problem.n * tiles_p * tiles_q
 
 
 def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
-    """Cycles of the multiprocessor that has most to do: blocks one after the other, or the work of those beside it."""
+    """Cycles of the busiest multiprocessor: in each wave, the latency of a block or the work of all resident blocks."""
     processors, blocks = device.processors or 1, blocks_of(cut, problem)
     resident = min(residents(cut, problem, device), ceil_div(blocks, processors))
-    item, mt = problem.dtype.itemsize_bytes, _tiles_at_a_time(problem)
+    itemsize, mt = problem.dtype.itemsize_bytes, _tiles_at_a_time(problem)
     passes = ceil_div(problem.r, rows_at_once(problem))
     chunks = ceil_div(cut.pixels(problem), 16 * mt)
-    steps = ceil_div(problem.c * item, 4 * LOAD_BYTES)
+    steps = ceil_div(problem.c * itemsize, 4 * LOAD_BYTES)
     turns = ceil_div(chunks, cut.warps // cut.splits) * ceil_div(steps, 2 * cut.splits)
     summed = ceil_div(cut.tile_p * cut.tile_q * problem.k, cut.threads) * columns_of(problem) / problem.k * cut.splits
     alone = _START_CYCLES + passes * (turns * _LATENCY_CYCLES + summed * _SUM_CYCLES)
-    moved = cut.pixels(problem) * problem.c * item / _MOVED_BYTES_OF_CYCLE
+    moved = cut.pixels(problem) * problem.c * itemsize / _MOVED_BYTES_OF_CYCLE
     eights = ceil_div(columns_of(problem), 8)
     multiplied = chunks * mt * steps * 2 * eights * _TILE_CYCLES[problem.dtype]
     stored = cut.splits * columns_of(problem) * (cut.pitch(problem) + cut.tile_p * cut.tile_q) / _LANES
@@ -148,7 +148,7 @@ def plan_cut(problem: ConvProblem, device: Device) -> Cut:
 
 
 def defines_of(cut: Cut, problem: ConvProblem) -> Defines:
-    """What the source is compiled with for a cut."""
+    """The source's definitions for a cut."""
     eights = int(ceil_div(columns_of(problem), 8))
     align = gcd(problem.c * problem.dtype.itemsize_bytes, LOAD_BYTES)
     return _defines(eights, cut.warps, align, problem.dtype)
@@ -159,7 +159,7 @@ def _defines(eights: int, warps: int, align: int, dtype: DType) -> Defines:
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What few_outputs.cu is compiled with for this precision."""
+    """The sets of definitions of few_outputs.cu for this precision."""
     aligns = [align for align in (16, 8, 4, 2) if align >= dtype.itemsize_bytes]
     return tuple(
         _defines(eights, warps, align, dtype)

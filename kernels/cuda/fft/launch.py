@@ -19,7 +19,7 @@ from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
-    """Chunks of filters, and for each, chunks of images: pad, transform, multiply, transform back, crop."""
+    """For each chunk of filters and each chunk of images: pad, transform, multiply, transform back, crop."""
     from cupy.cuda import cufft
 
     plan = plans.plan_fft(problem, workspace_limit_bytes)
@@ -65,11 +65,11 @@ class _Planes:
 
     @property
     def bytes(self) -> int:
-        """The buffer, and cuFFT's work area."""
+        """Bytes of the buffer and of cuFFT's work area."""
         return int(self.buffer.nbytes) + int(self._plan.work_area.mem.size)
 
     def transform(self, planes: int) -> None:
-        """Transform the first planes; what the last call finds beyond them is never read."""
+        """Transform the first planes; the last call also transforms planes beyond them, which are never read."""
         for call in range(ceil(planes / self._batch)):
             part = self.buffer[call * self._step : (call + 1) * self._step]
             self._plan.fft(part, part, self._direction)
@@ -106,7 +106,7 @@ class _Product:
     def crop(
         self, source: _Planes, outputs: tuple[Any, ...], n_begin: int, images: int, k_begin: int, filters: int
     ) -> None:
-        """Scale, end, and write the outputs of these images and filters; `outputs` is y and what its epilogue reads."""
+        """Scale, apply the epilogue and write the outputs of some images and filters; `outputs` is y and its `ends`."""
         problem, plan = self._problem, self._plan
         pixels = problem.p * problem.q
         threads = threads_for(pixels)

@@ -12,9 +12,9 @@ from conv_advisor.kernels.cuda.parts.arithmetic import LEAST_THREADS_PER_PROCESS
 from conv_advisor.kernels.cuda.parts.source import Source
 
 FFT_TILES: Final = ((4, 4), (1, 4), (1, 1))
-"""Images and filters a thread of the FFT's product may compute."""
+"""Images and filters that a thread of the FFT's product may compute."""
 DEFINES: Final = tuple({"TILE_N": tile_n, "TILE_K": tile_k} for tile_n, tile_k in FFT_TILES)
-"""What fft.cu is compiled with."""
+"""The definitions that fft.cu is compiled with."""
 SOURCE: Final = Source("fft", lambda _dtype: DEFINES)
 
 
@@ -28,7 +28,7 @@ def fft_tile(images: int, filters: int, frequencies: int, processors: int) -> tu
 
 
 def fft_size(least: int) -> int:
-    """The smallest size from this on that has no prime factor above 7, for which cuFFT is fast."""
+    """The smallest size, not below ``least``, without a prime factor above 7: cuFFT is fast for these."""
     size = least
     while _without_small_factors(size) > 1:
         size += 1
@@ -51,11 +51,11 @@ class FftPlan:
     rows, columns : int
         Size of a transform.
     images, filters : int
-        How many one chunk has.
+        Images and filters of one chunk.
     batch : int
-        Planes one call of cuFFT transforms, at most.
+        Planes that one call of cuFFT transforms, at most.
     buffers_bytes : int
-        Padded planes of x, weight and y of one chunk; cuFFT's own work areas come on top.
+        Padded planes of x, weight and y of one chunk, without cuFFT's own work areas.
     """
 
     rows: int
@@ -81,11 +81,11 @@ class FftPlan:
         return self.plane_floats // 2
 
     def batch_of(self, planes: int) -> int:
-        """Planes a call: equal shares of at most `batch`."""
+        """Planes per call: equal shares of at most `batch`."""
         return ceil(planes / ceil(planes / self.batch))
 
     def rounded(self, planes: int) -> int:
-        """Planes that whole calls transform, at least as many as asked for."""
+        """``planes`` rounded up to the planes that whole calls transform."""
         return _in_whole_calls(planes, self.batch)
 
 
@@ -98,7 +98,7 @@ def plan_fft(problem: ConvProblem, limit_bytes: int) -> FftPlan:
         Not even one image and one filter fit.
     """
     rows = fft_size(max(problem.h + max(problem.pad_h, problem.pad_h_end), problem.r))
-    # Rows of odd length, 375 for one, came out wrong now and then (H200, cuFFT 12.0, in place).
+    # Rows of odd length, such as 375, sometimes gave wrong results (H200, cuFFT 12.0, in place).
     columns = 2 * fft_size(ceil(max(problem.w + max(problem.pad_w, problem.pad_w_end), problem.s) / 2))
     plane_bytes = 4 * rows * 2 * (columns // 2 + 1)
     batch = max(1, limit_bytes // 64 // plane_bytes)
@@ -112,7 +112,7 @@ def plan_fft(problem: ConvProblem, limit_bytes: int) -> FftPlan:
         if images >= (least_images if filters > 1 else 1):
             return _fft_plan(problem, rows, columns, images, filters, batch)
         if filters == 1 and batch > 1:
-            batch = parts = 1  # whole calls of larger batches transform planes that nobody asked for
+            batch = parts = 1  # whole calls of larger batches also transform planes that are not needed
             continue
         if filters == 1:
             needed = _fft_plan(problem, rows, columns, 1, 1, 1).buffers_bytes
@@ -121,14 +121,14 @@ def plan_fft(problem: ConvProblem, limit_bytes: int) -> FftPlan:
 
 
 def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
-    """Bytes of the padded planes; what cuFFT takes beside them only cuFFT knows."""
+    """Bytes of the padded planes; only cuFFT knows the bytes of its own work areas."""
     return plan_fft(problem, limit_bytes).buffers_bytes
 
 
 def _fft_images(problem: ConvProblem, rows: int, columns: int, filters: int, batch: int, budget_bytes: int) -> int:
     low, high = 0, problem.n
     if _fft_buffers_bytes(problem, rows, columns, high, filters, batch) <= budget_bytes:
-        return high  # as nearly always: advice asks this of 100,000 layers a second
+        return high  # nearly always: advice computes this for 100,000 layers a second
     while low < high:
         images = (low + high + 1) // 2
         if _fft_buffers_bytes(problem, rows, columns, images, filters, batch) <= budget_bytes:
@@ -150,6 +150,6 @@ def _fft_buffers_bytes(problem: ConvProblem, rows: int, columns: int, images: in
 
 
 def _in_whole_calls(planes: int, batch: int) -> int:
-    """Planes that calls of equal shares transform, at least as many as asked for."""
+    """``planes`` rounded up to the planes that calls of equal shares transform."""
     share = ceil(planes / ceil(planes / batch))
     return share * ceil(planes / share)

@@ -17,7 +17,7 @@ from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -> Launch:
-    """As many images at a time as the workspace holds; 1×1 of stride 1 multiplies x itself."""
+    """Process as many images at a time as the workspace holds; 1×1 of stride 1 multiplies x itself."""
     plan = plans.plan_gemm(problem, workspace_limit_bytes)
     workspace = blas.new_workspace()
     multiply = _multiply_apart if plans.is_apart(problem) else _multiply_together
@@ -51,9 +51,9 @@ def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -
 
 
 def _multiply_apart(problem: ConvProblem, images: int, columns: int, weight: int, y: int, workspace: Scratch) -> None:
-    """y[n] (K, P·Q) = weight (K, C·R·S) · columns[n] (C·R·S, P·Q), each group apart; row-major is the transpose.
+    """y[n] (K, P·Q) = weight (K, C·R·S) · columns[n] (C·R·S, P·Q), each group separately; row-major is the transpose.
 
-    A call takes a batch of images of one group, or a batch of groups of one image: whichever are more.
+    A call takes a batch of images of one group, or a batch of groups of one image, whichever is larger.
     """
     pixels, depth, filters, groups = problem.p * problem.q, problem.gemm_k, problem.gemm_n, problem.groups
     by_image = (groups * depth * pixels, 0, problem.k * pixels)
@@ -74,8 +74,10 @@ def _multiply_apart(problem: ConvProblem, images: int, columns: int, weight: int
         batch=batch,
     )
     for index in range(outer):
-        a, b, c = (index * stride * problem.dtype.itemsize_bytes for stride in outer_strides)
-        blas.enqueue(gemm, columns + a, weight + b, y + c, workspace)
+        columns_offset, weight_offset, y_offset = (
+            index * stride * problem.dtype.itemsize_bytes for stride in outer_strides
+        )
+        blas.enqueue(gemm, columns + columns_offset, weight + weight_offset, y + y_offset, workspace)
 
 
 def _multiply_together(

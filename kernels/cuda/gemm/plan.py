@@ -1,4 +1,4 @@
-"""How im2col and GEMM cut a problem: images whose im2col matrices are there at a time."""
+"""How im2col and GEMM cut a problem: the images whose im2col matrices are in memory at a time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from conv_advisor.kernels.cuda.parts.source import Source
 SOURCE: Final = Source("im2col")
 
 _MOST_APART: Final = 4e6
-"""Images of one pixel are multiplied apart up to so many outputs, each counted as its products and `_OUTPUT` more.
+"""Images of one pixel are multiplied separately below this cost: for each output, its products plus `_OUTPUT`.
 
-On an H200, of 114 layers of one pixel with several images, timed both ways in four precisions, what this chooses takes
-1.02 times as long as the faster way in the geometric mean; always in one product 1.38, always apart 1.44. One product
-of few rows is a matter of luck with cuBLAS, in float32 up to 55 us where apart takes 4; many rows apart read the weight
-as often, which takes up to 140 us."""
+On an H200, of 114 layers of one pixel with several images, timed both ways in four precisions, this choice takes 1.02
+times as long as the faster way in the geometric mean; always one product takes 1.38, always separate products 1.44. One
+product of few rows is a matter of luck with cuBLAS: in float32 up to 55 us where separate products take 4. Many
+separate rows read the weight once per row, which takes up to 140 us."""
 _OUTPUT: Final = 120
 
 
@@ -27,9 +27,10 @@ def is_plain_gemm(problem: ConvProblem) -> bool:
 
 
 def is_apart(problem: ConvProblem) -> bool:
-    """Whether every image is multiplied for itself, and not all of them in one product.
+    """Whether every image is multiplied separately, and not all of them in one product.
 
-    NCHW has no other way, and NHWC none but this, but where images are of one pixel: there both are the same bytes.
+    NCHW always multiplies separately and NHWC never, except where images have one pixel: then both layouts have the
+    same bytes, and either way is possible.
     """
     if is_plain_gemm(problem) and problem.h == problem.w == problem.groups == 1:
         return problem.n * problem.k * (_OUTPUT + problem.c) < _MOST_APART
@@ -42,12 +43,12 @@ def column_elements(problem: ConvProblem) -> int:
 
 
 def plan_gemm(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
-    """Images whose im2col matrices fit the limit beside cuBLAS's own workspace.
+    """Images whose im2col matrices fit the limit together with cuBLAS's own workspace.
 
     Raises
     ------
     WorkspaceExceeded
-        Not even one fits.
+        Not even one image fits.
     """
     if is_plain_gemm(problem):
         check_limit(BLAS_WORKSPACE_BYTES, limit_bytes)
@@ -57,11 +58,11 @@ def plan_gemm(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
 
 
 def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
-    """Bytes that cuBLAS takes, and those of the im2col matrices that are there at a time."""
+    """Bytes of cuBLAS's workspace and of the im2col matrices that are in memory at a time."""
     return plan_gemm(problem, limit_bytes).workspace_bytes
 
 
 def least_gemm_bytes(problem: ConvProblem) -> int:
-    """What `plan_gemm` needs for one image at a time."""
+    """Bytes that `plan_gemm` needs for one image at a time."""
     columns = 0 if is_plain_gemm(problem) else column_elements(problem) * problem.dtype.itemsize_bytes
     return BLAS_WORKSPACE_BYTES + columns

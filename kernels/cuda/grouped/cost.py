@@ -1,4 +1,4 @@
-"""What a cut of the grouped convolution is expected to take: a model good for choosing among cuts."""
+"""Expected time of a cut of the grouped convolution: a model good for choosing among cuts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, share
 from conv_advisor.kernels.cuda.parts.shapes import Problems
 
 CLOCKS_PER_US: Final = 1700
-"""The clock with which the constants were fitted."""
+"""The clock, in cycles per us, at which the constants were fitted."""
 DOUBLE_STAGES: Final = 0.1
 """Share of a chunk's latency that a second stage hides."""
 
@@ -36,7 +36,7 @@ def resident_blocks(cut: Cut, shared_bytes: Any, device: Device) -> Any:
 
 
 def expect(cut: Cut, problems: Problems, g: Geometry, runs: Runs, resident: Any, device: Device) -> Any:
-    """Time in us: what a busy multiprocessor's units take, and the latency of its blocks, wave after wave.
+    """Time in us: the work of a busy multiprocessor's units, plus the latency of its blocks, wave after wave.
 
     Parameters
     ----------
@@ -75,6 +75,6 @@ def expect(cut: Cut, problems: Problems, g: Geometry, runs: Runs, resident: Any,
 
 
 def _busy_threads(cut: Cut, lanes: Any) -> Any:
-    """Threads that copy where so many lie side by side."""
+    """Threads that copy where ``lanes`` copies lie side by side: a multiple of the lanes."""
     lanes = np.minimum(cut.threads, lanes)
     return cut.threads // lanes * lanes

@@ -1,4 +1,4 @@
-"""How a cut of the grouped convolution lies in shared memory, and what its kernel is told."""
+"""The layout of a cut of the grouped convolution in shared memory, and the parameters of its kernel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, BorneSpill, De
 MOST_WARPS: Final = 8
 """Warps of a block."""
 MOST_SHARED_BYTES: Final = 96 * 1024
-"""Shared memory of a block: so much has every device, and a Hopper multiprocessor holds two."""
+"""Shared memory of a block: every device has as much, and a Hopper multiprocessor holds two such blocks."""
 
 
 class Mode(IntEnum):
-    """How words lie in the slab and are copied; the numbers are those of the .cu."""
+    """The order of words in the slab, and how they are copied; the numbers are those of the .cu."""
 
     NCHW = 0
     NHWC = 1
@@ -31,7 +31,7 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True)
 class Tile:
-    """What a warp computes: 16 `mt` pixels of 8 `nt` filters.
+    """The outputs of a warp: 16 `mt` pixels of 8 `nt` filters.
 
     Parameters
     ----------
@@ -54,22 +54,22 @@ TILES: Final = tuple(Tile(mt, nt) for nt, every_mt in _PIXELS_BY_FILTERS.items()
 
 @dataclass(frozen=True)
 class Cut:
-    """How a problem is shared out among blocks; many cuts are one of arrays.
+    """How a problem is divided among blocks; many cuts are one `Cut` of arrays.
 
     Parameters
     ----------
     tile : Tile
     warps_m, warps_n : int
-        Warps of a group of a block, over pixels and over filters.
+        Warps that a block has per group, over pixels and over filters.
     block_groups, block_filters : int
-        Filters of each group.
+        Groups of a block, and filters of each group.
     tile_n, tile_p, tile_q : int
         Images, rows and columns of a block's tile of pixels.
     chunk_words : int
         Words of channels of a group that are staged at a time.
     stages : int
     tile_blocks : int
-        Among which the tiles of pixels are shared out.
+        Blocks that share the tiles of pixels.
     """
 
     tile: Tile
@@ -97,18 +97,18 @@ class Cut:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where things lie in a block's shared memory.
+    """The layout of a block's shared memory.
 
     Parameters
     ----------
     rows, columns, phase_columns : int
-        Size of an image of the slab; `phase_columns` of each phase of the stride.
+        Size of an image of the slab; each phase of the stride has `phase_columns`.
     step_h, step_w : int
-        Rows and columns of the input from one of the slab to the next.
+        Rows and columns of the input between neighbouring rows and columns of the slab.
     stride_p, stride_q, dilation_r, dilation_s : int
         In rows and columns of the slab.
     slab_pixels, slab_pitch, slab_words : int
-        The pitch goes from one pixel to the next, or from one word of channels.
+        The pitch is the distance between neighbouring pixels (nhwc) or words of channels (nchw), in words.
     chunks : int
     gemm_k, padded_k, weight_pitch : int
         Words of a chunk of a filter.
@@ -133,7 +133,7 @@ class Geometry:
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What a launcher may define for this precision."""
+    """The sets of definitions that a launcher may use for this precision."""
     split = int(dtype is DType.FLOAT32)
     return tuple({"MT": tile.mt, "NT": tile.nt, "MODE": int(mode), "SPLIT": split} for tile in TILES for mode in Mode)
 
@@ -144,7 +144,7 @@ _AROUND_STEPS: Final = (
     " fragments and what tensor cores add up take nearly all registers"
 )
 _SPILLED_BYTES: Final = {2: 28, 3: 128, 4: 112, 6: 272}
-"""Bytes that float32 spills, for each number of tiles of filters of a warp."""
+"""Bytes that float32 spills, by the number of filter tiles of a warp."""
 SOURCE: Final = Source(
     "grouped",
     definitions,
@@ -165,12 +165,12 @@ def elements_of_word(problems: Problems) -> int:
 
 
 def group_words(problems: Problems) -> Any:
-    """Words of a group's channels of a pixel."""
+    """Words of one group's channels of a pixel."""
     return ceil_div(problems.c // problems.groups, elements_of_word(problems))
 
 
 def modes_of(problems: Problems) -> Any:
-    """The numbers of `Mode`: words in fours need a multiple of four."""
+    """The `Mode` of each problem, as numbers: copies of four words need a multiple of four words per group."""
     if problems.layout is Layout.NCHW:
         return int(Mode.NCHW)
     is_odd = problems.c // problems.groups % (4 * elements_of_word(problems)) > 0
@@ -178,19 +178,19 @@ def modes_of(problems: Problems) -> Any:
 
 
 def mode_of(problem: ConvProblem) -> Mode:
-    """`modes_of` one problem."""
+    """`modes_of` for one problem."""
     return Mode(int(modes_of(problem)))
 
 
 def defines_for(tile: Tile, problem: ConvProblem) -> dict[str, int]:
-    """What the source is compiled with."""
+    """The source's definitions for a tile and a problem."""
     split = int(problem.dtype is DType.FLOAT32)
     return {"MT": tile.mt, "NT": tile.nt, "MODE": int(mode_of(problem)), "SPLIT": split}
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Elements or words that a copy moves.
+    """How many elements or words one copy moves.
 
     Parameters
     ----------
@@ -199,9 +199,9 @@ class Runs:
     weight : int or int array
         Words of a filter.
     y : int or int array
-        Neighbouring pixels of a plane of two-byte elements, by which y is written; else 1.
+        Neighbouring pixels of a plane of two-byte elements that are written to y together; else 1.
     lead : int or int array
-        Columns ahead of the slab's first, so that runs of x are aligned.
+        Columns before the slab's first, so that runs of x are aligned.
     """
 
     x: Any
@@ -211,7 +211,7 @@ class Runs:
 
 
 def runs_of(problems: Problems, cut: Cut) -> Runs:
-    """As long as alignment allows."""
+    """The longest runs that alignment allows."""
     words, elements, chunk = group_words(problems), elements_of_word(problems), cut.chunk_words
     if problems.layout is Layout.NCHW:
         taps = problems.r * problems.s
@@ -230,7 +230,7 @@ def _longest(has_fours: Any, has_twos: Any) -> Any:
 
 
 def _has_runs_of_x(problems: Problems, cut: Cut, run: int) -> Any:
-    """Whether aligned runs of pixels of the slab are such in x, and inside or outside of it as a whole."""
+    """Whether aligned runs of slab pixels are aligned runs of x too, and each lies wholly inside or outside of x."""
     step_w, stride, _, columns = _axis(problems.s, problems.stride_w, problems.dilation_w, cut.tile_q)
     step_h, _, _, rows = _axis(problems.r, problems.stride_h, problems.dilation_h, cut.tile_p)
     in_rows = np.equal(cut.tile_q, problems.q) | (cut.tile_q * problems.stride_w % run == 0)
@@ -255,7 +255,7 @@ def _axis(filter_size: Any, stride: Any, dilation: Any, tile: Any) -> tuple[Any,
 
 
 def geometry_of(problems: Problems, cut: Cut, runs: Runs | None = None) -> Geometry:
-    """Where things lie in shared memory; the cut's `runs_of` may be given where they are known."""
+    """The layout of shared memory; ``runs`` saves computing the cut's `runs_of` again."""
     runs = runs or runs_of(problems, cut)
     step_h, stride_p, dilation_r, rows = _axis(problems.r, problems.stride_h, problems.dilation_h, cut.tile_p)
     step_w, stride_q, dilation_s, covered = _axis(problems.s, problems.stride_w, problems.dilation_w, cut.tile_q)
@@ -278,7 +278,7 @@ def geometry_of(problems: Problems, cut: Cut, runs: Runs | None = None) -> Geome
 
 
 def shared_bytes_of(g: Geometry, cut: Cut, stages: Any) -> Any:
-    """Shared memory of a block with so many stages."""
+    """Shared memory of a block with ``stages`` stages."""
     weight_words = cut.block_groups * cut.block_filters * g.weight_pitch * np.where(g.chunks > 1, stages, 1)
     return 4 * (g.padded_k + next_of(g.slab_pixels, 0, 4) + stages * g.slab_words + weight_words)
 
@@ -288,9 +288,9 @@ def shared_bytes(problem: ConvProblem, cut: Cut) -> int:
     return int(shared_bytes_of(geometry_of(problem, cut), cut, cut.stages))
 
 
-def next_of(least: Any, rest: Any, modulus: Any) -> Any:
-    """The least number from `least` on that leaves the rest."""
-    return least + (rest - least) % modulus
+def next_of(least: Any, remainder: Any, modulus: Any) -> Any:
+    """The least number, not below `least`, that has this remainder modulo `modulus`."""
+    return least + (remainder - least) % modulus
 
 
 def tiles_of(problems: Problems, cut: Cut) -> Any:
@@ -300,15 +300,15 @@ def tiles_of(problems: Problems, cut: Cut) -> Any:
 
 
 def columns_of_blocks(problems: Problems, cut: Cut) -> Any:
-    """Blocks that share a tile of pixels: of groups and of filters."""
+    """Blocks that share a tile of pixels: those of all groups and filters."""
     filters = problems.k // problems.groups
     return ceil_div(problems.groups, cut.block_groups) * ceil_div(filters, cut.block_filters)
 
 
 def arguments(problem: ConvProblem, cut: Cut) -> list[int]:
-    """The kernel's parameters behind the shape."""
-    found = runs_of(problem, cut)
-    g, runs, is_nchw = row_of(geometry_of(problem, cut, found)), row_of(found), problem.layout is Layout.NCHW
+    """The kernel's parameters after those of the shape."""
+    array_runs = runs_of(problem, cut)
+    g, runs, is_nchw = row_of(geometry_of(problem, cut, array_runs)), row_of(array_runs), problem.layout is Layout.NCHW
     words, taps = cut.block_groups * cut.chunk_words, problem.r * problem.s
     tiles_p, tiles_q = ceil_div(problem.p, cut.tile_p), ceil_div(problem.q, cut.tile_q)
     columns = columns_of_blocks(problem, cut)
@@ -331,11 +331,11 @@ def arguments(problem: ConvProblem, cut: Cut) -> list[int]:
 
 
 def _reciprocal(divisor: int) -> int:
-    """What the kernel multiplies numbers below 2^16 by, instead of dividing."""
+    """The factor by which the kernel multiplies numbers below 2^16 instead of dividing them."""
     return 0 if divisor == 1 else signed(magic(divisor, 32))
 
 
 def _long_reciprocal(divisor: int) -> tuple[int, int]:
-    """What it multiplies numbers below 2^31 by and shifts them by."""
+    """The factor and the shift with which the kernel divides numbers below 2^31."""
     multiplier, shift = division(divisor)
     return signed(multiplier), shift

@@ -14,7 +14,7 @@ from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
-    """One launch, with the cut of the kernel's own rule."""
+    """One launch, with the cut that the plan chooses."""
     return launch(problem, device, plan_cut(problem, device))
 
 

@@ -1,4 +1,4 @@
-"""What the cuts of the grouped convolution cost: constants that were fitted to their times."""
+"""Costs of the cuts of the grouped convolution: constants that were fitted to measured times."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from conv_advisor.data.problem import DType, Layout
 
 @dataclass(frozen=True)
 class Costs:
-    """Clocks, but for the launch's microseconds.
+    """Costs in clocks, except ``launch_us``.
 
     Parameters
     ----------
     launch_us : float
     block, tile, chunk, step, product : float
-        Latency of what a block does alone: once, for each tile of pixels, chunk of channels, eight words of gemm_k, and
-        instruction of these.
+        Latency of a block: once, and for each tile of pixels, chunk of channels, step of eight words of gemm_k, and
+        instruction of a step.
     thread_x, thread_weight, thread_y : float
         Latency of a thread's copies and outputs.
     x, weight, fragments, products, y, x_byte : float
-        What each copy, row of fragments, instruction, output and byte takes of a busy multiprocessor.
+        Time that each copy, row of fragments, instruction, output and byte takes of a busy multiprocessor.
     """
 
     launch_us: float
@@ -43,7 +43,7 @@ class Costs:
 
 
 _HALF: Final = {
-    # From before loads went ahead of their stores; constants fitted since, to the cuts of 390 layers, chose no better.
+    # Fitted before the kernel issued loads ahead of stores; later fits, to the cuts of 390 layers, chose no better.
     Layout.NCHW: Costs(
         launch_us=0.9,
         block=1900,

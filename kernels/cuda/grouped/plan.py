@@ -1,4 +1,4 @@
-"""Which cut of the grouped convolution a problem takes: those worth a thought, and the choice among them."""
+"""Which cut of the grouped convolution a problem takes: the candidates, and the choice among them."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _TILES: Final = stacked(TILES, axes=0)
 _WARPS_M: Final = np.array((1, 2, 4, 8))
 _GROUPS: Final = np.array((1, 2, 4, 8))
 _WIDTHS: Final = (8, 16, 32, 64)
-"""Columns of a tile of pixels, where it has not all of them."""
+"""Columns of a tile of pixels that does not span whole rows."""
 _PARTS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-"""Into which the words of a group's channels are shared out, beside one word each."""
+"""Numbers of parts into which the words of a group's channels are divided, in addition to parts of one word each."""
 _LEAST_FILTERS: Final = 8
 """Filters of a block where nothing larger fits."""
 
 
 def every_cut(problems: Shapes) -> tuple[Array, Cut]:
-    """The shapes of blocks worth a thought, with one tile of pixels and all channels at a time, and whose they are.
+    """The candidate cuts, with one tile of pixels per block and all channels at a time, and the problem of each cut.
 
-    Along the axes of `is_wanted`: problems, tiles, warps over filters, warps over pixels, groups, widths of a tile.
+    The axes of `is_wanted` are problems, tiles, warps over filters, warps over pixels, groups, widths of a tile.
     """
     filters = (problems.k // problems.groups)[:, None]
     is_tile = 8 * (_TILES.nt - 1) < filters
@@ -69,22 +69,35 @@ def every_cut(problems: Shapes) -> tuple[Array, Cut]:
         & (is_busy[..., None] & (most[..., None] >= _GROUPS))[..., None]
         & is_width[:, :, None, :, None]
     )
-    owner, tile, n, m, group, width = np.nonzero(is_wanted)
-    of_rows, warps, share = problems.take(owner), warps_n[owner, tile, n], shares[owner, tile, n]
+    owner, tile, warps_n_index, warps_m_index, group_index, width_index = np.nonzero(is_wanted)
+    row_problems, warps, share = (
+        problems.take(owner),
+        warps_n[owner, tile, warps_n_index],
+        shares[owner, tile, warps_n_index],
+    )
     own_filters = filters[owner, 0]
     block_filters = np.where(share > 1, np.minimum(own_filters, 8 * _TILES.nt[tile] * warps), own_filters)
-    tile_pixels = pixels[tile, m]
-    tile_n, tile_p, tile_q = _tiles_of_pixels(of_rows, tile_pixels, widths[owner, width])
-    words, one = group_words(of_rows), np.ones_like(owner)
+    tile_pixels = pixels[tile, warps_m_index]
+    tile_n, tile_p, tile_q = _tiles_of_pixels(row_problems, tile_pixels, widths[owner, width_index])
+    words, ones = group_words(row_problems), np.ones_like(owner)
     cut = Cut(
-        *(take(_TILES, tile), _WARPS_M[m], warps, _GROUPS[group], block_filters, tile_n, tile_p, tile_q),
-        *(words, one, one),
+        *(
+            take(_TILES, tile),
+            _WARPS_M[warps_m_index],
+            warps,
+            _GROUPS[group_index],
+            block_filters,
+            tile_n,
+            tile_p,
+            tile_q,
+        ),
+        *(words, ones, ones),
     )
     return owner, cut
 
 
 def _widths(problems: Shapes, pixels: Array) -> tuple[Array, Array]:
-    """Columns that tiles may have, a row a problem, and which of them tiles of so many pixels have room for."""
+    """Columns that tiles may have, one row per problem, and which of them tiles of ``pixels`` pixels have room for."""
     widths = np.array([_widths_of(q) for q in problems.q.tolist()])
     is_whole = ((problems.p * problems.q)[:, None, None] <= pixels)[..., None]
     has_room = (widths > 0)[:, None, None] & (widths[:, None, None] <= pixels[..., None])
@@ -93,17 +106,17 @@ def _widths(problems: Shapes, pixels: Array) -> tuple[Array, Array]:
 
 @cache
 def _widths_of(q: int) -> tuple[int, ...]:
-    """Columns that tiles of rows of this length may have, filled up with zeros.
+    """Columns that tiles of rows of length q may have, padded with zeros.
 
-    Their order decides between cuts that are expected to take equally long: it is a set's, since the times that ship
-    were measured so.
+    Their order decides between cuts with equal expected times. It is the order of a set, since the times that ship were
+    measured with that order.
     """
     widths = {q, *(width for width in _WIDTHS if width < q)}
     return *widths, *(0,) * (1 + len(_WIDTHS) - len(widths))
 
 
 def _tiles_of_pixels(problems: Shapes, pixels: Array, width: Array) -> tuple[Array, Array, Array]:
-    """Images, rows and columns of tiles of at most so many pixels, of this width or less where not all fit."""
+    """Images, rows and columns of tiles of at most ``pixels`` pixels, at most ``width`` wide for larger images."""
     n, p, q = problems.n, problems.p, problems.q
     is_whole = p * q <= pixels
     tile_q = np.where(is_whole, q, _share(q, width))
@@ -112,12 +125,12 @@ def _tiles_of_pixels(problems: Shapes, pixels: Array, width: Array) -> tuple[Arr
 
 
 def _share(size: Any, most: Any) -> Any:
-    """Size of equal shares that are at most so large."""
+    """Size of equal shares that are at most ``most`` large."""
     return ceil_div(size, ceil_div(size, most))
 
 
 def _chunks_of(problems: Shapes) -> tuple[Array, Array]:
-    """Words of a group's channels to be staged at a time, a row a problem, and which of a row are not there before."""
+    """Words of a group's channels staged at a time, one row per problem, and which of a row are not duplicates."""
     words = group_words(problems)[:, None]
     parts = np.append(np.broadcast_to(_PARTS, (len(problems), len(_PARTS))), words, axis=1)
     chunks = ceil_div(words, parts)
@@ -130,7 +143,7 @@ def _chunks_of(problems: Shapes) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Cuts in one list, and what they make of their problems."""
+    """Cuts in one list, with their problems, layouts of shared memory and copies."""
 
     owner: Array
     cut: Cut
@@ -141,19 +154,21 @@ class _Rows:
     @classmethod
     def of(cls, problems: Shapes, owner: Array, cut: Cut) -> _Rows:
         """The rows of these cuts, in this order."""
-        of_rows = problems.take(owner)
-        runs = runs_of(of_rows, cut)
-        g = geometry_of(of_rows, cut, runs)
+        row_problems = problems.take(owner)
+        runs = runs_of(row_problems, cut)
+        g = geometry_of(row_problems, cut, runs)
         return cls(owner, cut, g, runs, shared_bytes_of(g, cut, cut.stages))
 
 
 def _in_chunks(problems: Shapes) -> _Rows:
-    """Every cut that fits, with one stage or two; after three chunks no smaller one than the first that fits."""
-    owner, whole = every_cut(problems)
+    """Every cut that fits, with one or two stages; from the third chunk size on, none after the first that fits."""
+    owner, unchunked = every_cut(problems)
     chunks, is_new = _chunks_of(problems)
-    is_wanted = is_new[owner] & ((chunks[owner] == whole.chunk_words[:, None]) | (whole.block_groups == 1)[:, None])
+    is_wanted = is_new[owner] & (
+        (chunks[owner] == unchunked.chunk_words[:, None]) | (unchunked.block_groups == 1)[:, None]
+    )
     row, part = np.nonzero(is_wanted)
-    cut = replace(take(whole, row), chunk_words=chunks[owner[row], part])
+    cut = replace(take(unchunked, row), chunk_words=chunks[owner[row], part])
     rows = _Rows.of(problems, owner[row], cut)
     double_bytes = shared_bytes_of(rows.g, cut, 2)
     fits = rows.shared_bytes <= MOST_SHARED_BYTES
@@ -162,19 +177,19 @@ def _in_chunks(problems: Shapes) -> _Rows:
     is_last &= is_wanted.cumsum(axis=1) > 2
     is_kept = (is_last.cumsum(axis=1) - is_last == 0)[row, part]
     has_two = (rows.g.chunks > 1) & (double_bytes <= MOST_SHARED_BYTES)
-    kept, stage = np.nonzero(np.stack((is_kept & fits, is_kept & has_two), axis=1))
-    rows = take(rows, kept)
-    shared_bytes = np.where(stage > 0, double_bytes[kept], rows.shared_bytes)
+    kept_rows, stage = np.nonzero(np.stack((is_kept & fits, is_kept & has_two), axis=1))
+    rows = take(rows, kept_rows)
+    shared_bytes = np.where(stage > 0, double_bytes[kept_rows], rows.shared_bytes)
     return replace(rows, cut=replace(rows.cut, stages=stage + 1), shared_bytes=shared_bytes)
 
 
 def _least(problems: Shapes, owner: Array) -> _Rows:
-    """What fits where nothing else does: one pixel, few filters, four words of channels."""
-    of_rows, one = problems.take(owner), np.ones_like(owner)
-    filters = np.minimum(_LEAST_FILTERS, of_rows.k // of_rows.groups)
-    chunk = np.minimum(group_words(of_rows), 4)
+    """The cut for problems for which no other fits: one pixel, few filters, four words of channels."""
+    row_problems, ones = problems.take(owner), np.ones_like(owner)
+    filters = np.minimum(_LEAST_FILTERS, row_problems.k // row_problems.groups)
+    chunk = np.minimum(group_words(row_problems), 4)
     while True:
-        cut = Cut(Tile(one, one), one, one, one, filters, one, one, one, chunk, one, one)
+        cut = Cut(Tile(ones, ones), ones, ones, ones, filters, ones, ones, ones, chunk, ones, ones)
         rows = _Rows.of(problems, owner, cut)
         is_large = (rows.shared_bytes > MOST_SHARED_BYTES) & (filters > 1)
         if not is_large.any():
@@ -183,7 +198,7 @@ def _least(problems: Shapes, owner: Array) -> _Rows:
 
 
 def candidates(problems: Shapes, device: Device) -> Candidates[Cut]:
-    """Every cut with a block a tile of pixels, and with as many as run at a time, which keep their weight.
+    """Every cut, once with a block per tile of pixels, once with as many as run at a time, which keep their weight.
 
     Parameters
     ----------
@@ -196,12 +211,12 @@ def candidates(problems: Shapes, device: Device) -> Candidates[Cut]:
     if len(without):
         rows = joined(rows, _least(problems, without))
         rows = take(rows, np.argsort(rows.owner, kind="stable"))
-    of_rows, cut = problems.take(rows.owner), rows.cut
+    row_problems, cut = problems.take(rows.owner), rows.cut
     resident = resident_blocks(cut, rows.shared_bytes, device)
-    tiles = tiles_of(of_rows, cut)
-    room = np.maximum(1, device.processors * resident // columns_of_blocks(of_rows, cut))
+    tiles = tiles_of(row_problems, cut)
+    room = np.maximum(1, device.processors * resident // columns_of_blocks(row_problems, cut))
     shared_out = replace(cut, tile_blocks=np.stack((tiles, ceil_div(tiles, ceil_div(tiles, room)))))
-    us = expect(shared_out, of_rows, rows.g, rows.runs, resident, device)
+    us = expect(shared_out, row_problems, rows.g, rows.runs, resident, device)
     twice = np.repeat(np.arange(len(rows.owner)), 2)
     cuts = replace(take(cut, twice), tile_blocks=shared_out.tile_blocks.T.ravel())
     return Candidates(rows.owner[twice], cuts, us.T.ravel())
@@ -209,7 +224,7 @@ def candidates(problems: Shapes, device: Device) -> Candidates[Cut]:
 
 def plan_cuts(problems: Shapes, device: Device) -> list[Cut]:
     """For each problem the cut that the model expects to be fastest."""
-    return [cut for some in problems.parts(AT_A_TIME) for cut in candidates(some, device).cheapest()]
+    return [cut for batch in problems.parts(AT_A_TIME) for cut in candidates(batch, device).cheapest()]
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:

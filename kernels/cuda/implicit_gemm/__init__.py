@@ -11,9 +11,9 @@ from conv_advisor.kernels.cuda.parts.rules import NCHW
 from conv_advisor.kernels.variant import Algorithm, all_of, groups_1, no_workspace
 
 MOST_TAPS: Final = 1024
-"""Taps of a filter: their table lies in shared memory."""
+"""Taps of a filter; their table is in shared memory."""
 MOST_GATHERED_TAPS: Final = 57
-"""Where two-byte elements are gathered one by one, the guards of 8 rows of any phase are bits of one 64-bit word."""
+"""Taps where two-byte elements are gathered one by one: the guards of 8 rows of any phase are bits of a 64-bit word."""
 
 
 def most_taps(problem: ConvProblem) -> int:

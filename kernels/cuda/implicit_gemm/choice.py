@@ -1,4 +1,4 @@
-"""Which of two kernels an implicit GEMM takes: its own, or that of the tensor cores for small batches."""
+"""Which of two kernels an implicit GEMM takes: its own, or the tensor-core kernel for small batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conv_advisor.kernels.cuda.parts.shapes import Shapes
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
-    """The cuts of both, those of tensor cores first: the choice is theirs where both take as long."""
+    """The cuts of both kernels, those of tensor cores first: they are chosen where both are equally fast."""
     return (*tensor_plan.offers(problems, device), *plan.offers(problems, device))
 
 

@@ -1,4 +1,4 @@
-"""The tiles of the implicit GEMM, and what each is expected to take."""
+"""The tiles of the implicit GEMM, and the constants of their expected times."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ LARGEST_CLUSTER: Final = 8
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes: `bm` filters of `bn` pixels, `bk` of gemm_k at a stage.
+    """The outputs of a block: `bm` filters of `bn` pixels, with `bk` of gemm_k per stage.
 
     Parameters
     ----------
     bm, bn, bk : int
     is_tensor : bool
-        Whether warps multiply on tensor cores, each so many rows and columns of the tile; else threads do.
+        Whether warps multiply on tensor cores; else threads multiply.
     rows, columns : int
         Warps of the tile (tensor cores), or outputs of a thread.
     parts : int
         Groups of the block's threads, each with a part of every stage.
     stages : int
-        In shared memory at a time.
+        Stages in shared memory at a time.
     blocks : int
-        That a multiprocessor's registers must have room for.
+        Blocks that a multiprocessor's registers must have room for.
     latency_us, busy_us : float
-        Time of a stage of RUNS when a block is alone on its multiprocessor, and when that is busy.
+        Time of a stage of RUNS when a block is alone on its multiprocessor, and when the multiprocessor is busy.
     """
 
     bm: int
@@ -56,7 +56,7 @@ class Tile:
 
     @property
     def defines(self) -> dict[str, int]:
-        """What the source is compiled with, beside the loading."""
+        """The source's definitions, without the loading."""
         inner = ("WARPS_M", "WARPS_N") if self.is_tensor else ("TM", "TN")
         shape = {"BM": self.bm, "BN": self.bn, "BK": self.bk, inner[0]: self.rows, inner[1]: self.columns}
         return {
@@ -70,13 +70,13 @@ class Tile:
 
 @dataclass(frozen=True)
 class Menu:
-    """The tiles of one precision, and what a launch costs beside their stages.
+    """The tiles of one precision, and the costs of a launch besides their stages.
 
     Parameters
     ----------
     tiles : tuple of Tile
     latency_factors, busy_factors : tuple of float
-        What POINTS and TAPS multiply a stage's times by.
+        Factors of POINTS and TAPS on a stage's times.
     launch_us : float
     wave_us : float
         Time of each generation of blocks on a multiprocessor.
@@ -102,7 +102,7 @@ class Menu:
 
     @cached_property
     def choice_without_clusters(self) -> Choice[Tile]:
-        """The tiles of blocks that cannot reach each other's shared memory."""
+        """The tiles without clusters, for devices where blocks cannot access each other's shared memory."""
         return choice_of(self.tiles, 1)
 
 

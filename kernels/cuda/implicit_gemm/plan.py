@@ -21,7 +21,7 @@ from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
 
 
 class Loading(IntEnum):
-    """How a stage of x comes to shared memory; the numbers are those of the .cu."""
+    """How a stage of x is copied to shared memory; the numbers are those of the .cu."""
 
     RUNS = 0
     POINTS = 1
@@ -29,7 +29,7 @@ class Loading(IntEnum):
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What a launcher may define for this precision."""
+    """The sets of definitions that a launcher may use for this precision."""
     return tuple(
         {**tile.defines, "LOADING": int(loading)}
         for tile in tiles_of_every_device(menus.MENUS, dtype)
@@ -42,26 +42,26 @@ SOURCE: Final = Source("implicit_gemm", definitions)
 
 def loadings(problems: Problems) -> Any:
     """The widest copies, by the numbers of `Loading`, that the alignment of the pixels allows."""
-    item, plane = problems.dtype.itemsize_bytes, problems.p * problems.q
-    has_runs = is_dense(problems) & (plane * item % 16 == 0)
-    has_points = (is_pointwise(problems) & (item == 4)) | (is_dense(problems) & (plane % 2 == 0))
+    itemsize, plane = problems.dtype.itemsize_bytes, problems.p * problems.q
+    has_runs = is_dense(problems) & (plane * itemsize % 16 == 0)
+    has_points = (is_pointwise(problems) & (itemsize == 4)) | (is_dense(problems) & (plane % 2 == 0))
     return np.where(has_runs, int(Loading.RUNS), np.where(has_points, int(Loading.POINTS), int(Loading.TAPS)))
 
 
 def loading_for(problem: ConvProblem) -> Loading:
-    """`loadings` of one problem."""
+    """`loadings` for one problem."""
     return Loading(int(loadings(problem)))
 
 
 def shared_bytes(tile: Tile, cluster: Any, problems: Problems) -> Any:
-    """Shared memory of a block: stages or sums, received slices, table of taps, as the .cu lays them out."""
-    item, loading = problems.dtype.itemsize_bytes, loadings(problems)
-    vector = 16 // item
+    """Shared memory of a block: stages or sums, received slices, table of taps, in the layout of the .cu."""
+    itemsize, loading = problems.dtype.itemsize_bytes, loadings(problems)
+    vector = 16 // itemsize
     has_table = loading == Loading.TAPS
-    is_gather = has_table & (item == 2)
+    is_gather = has_table & (itemsize == 2)
     pad = np.where(tile.is_tensor, 8, 0)
     x_elements = np.where(is_gather, tile.bn * (tile.bk + vector), tile.bk * (tile.bn + pad))
-    stage = (tile.bm * (tile.bk + vector) + x_elements) * item
+    stage = (tile.bm * (tile.bk + vector) + x_elements) * itemsize
     sums = 4 * tile.parts * tile.bm * (tile.bn + pad)
     received = np.where(np.greater(cluster, 1), 4 * cluster * ceil_div(tile.bm, cluster) * tile.bn, 0)
     table = np.where(has_table, np.where(is_gather, 4, 16) * (problems.r * problems.s + tile.bk), 0)
@@ -69,7 +69,7 @@ def shared_bytes(tile: Tile, cluster: Any, problems: Problems) -> Any:
 
 
 def blocks_for(cut: Cut[Tile], problem: ConvProblem) -> int:
-    """The grid."""
+    """Blocks of the grid."""
     return int(_tiles(cut.tile, problem) * cut.cluster)
 
 
@@ -78,10 +78,10 @@ def _tiles(tile: Tile, problems: Problems) -> Any:
 
 
 def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
-    """Time of a launch in us, with clusters of so many blocks, one number or an array.
+    """Time of a launch in us, with clusters of ``cluster`` blocks, one number or an array.
 
-    Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in
-    which the multiprocessor multiplies the stages of all its blocks, whichever is longer.
+    Blocks run on a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in which
+    the multiprocessor multiplies the stages of all its blocks, whichever is longer.
     """
     menu, loading = fitted_on(device, menus.MENUS)[problems.dtype], loadings(problems)
     fitting = shared_memory_of(device) // (shared_bytes(tile, cluster, problems) + RESERVED_BYTES)
@@ -94,18 +94,18 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
         outputs = blocks * tile.bm * tile.bn / 1024
         return stages_us(stages, latency, busy, blocks) + menu.wave_us + outputs * menu.output_us
 
-    waves, rest = np.divmod(ceil_div(_tiles(tile, problems) * cluster, device.processors), resident)
+    waves, remaining = np.divmod(ceil_div(_tiles(tile, problems) * cluster, device.processors), resident)
     cluster_us = np.where(np.greater(cluster, 1), menu.cluster_us + menu.rank_us * cluster, 0.0)
-    return in_waves(menu.launch_us, waves, rest, resident, wave_us) + cluster_us
+    return in_waves(menu.launch_us, waves, remaining, resident, wave_us) + cluster_us
 
 
 def stages_of(tile: Tile, problems: Problems) -> Any:
-    """Stages of all gemm_k, of layers of one group."""
+    """Stages of the whole gemm_k, for layers with one group."""
     return ceil_div(problems.c * problems.r * problems.s, tile.bk)
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
-    """Every cut that the device can run; no block of a cluster is left without a stage.
+    """Every cut that the device can run and in which every block of a cluster has a stage.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[Tile], float]:
-    """The cuts of one problem, and the time in us that each is expected to take."""
+    """The cuts of one problem, and the expected time of each in us."""
     return expected_of(offers(Shapes.of(problem), device))
 
 

@@ -21,7 +21,7 @@ def _kernel() -> Kernel:
     from conv_advisor.kernels.cuda.parts.offers import Cut
 
     def expected(problem: ConvProblem, device: Device) -> dict[Cut[menu.Tile], float]:
-        """What is launched is the layer by its patches."""
+        """The expected times of the layer by its patches, since that is what is launched."""
         return plan.expected(packing.by_patches(problem), device)
 
     return Kernel(

@@ -20,31 +20,31 @@ from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 
 _CHANNELS: Final = 1
-"""Where the channels are among the shape's arguments."""
+"""Index of the channels among the shape's arguments."""
 
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
-    """One launch where x and weight can be read as they are; else one packs images and one multiplies them."""
+    """One kernel where x and weight can be read as they are; else one that packs images and one that multiplies."""
     problem = packing.by_patches(problem)
     images = packing.images_at_a_time(problem, workspace_limit_bytes)
     return launch(problem, device, plans.plan_cut(problem, device, images), images)
 
 
 def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | None = None) -> Launch:
-    """The launches with this tile and cluster, for so many images at a time or as many as the default limit allows."""
+    """The launches with this tile and cluster, for ``images`` at a time, by default as many as the limit allows."""
     problem = packing.by_patches(problem)
     images = images or packing.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
     if not packing.is_packed(problem):
         return launch_of(_multiplication(problem, problem.n, cut), problem.epilogue)
-    bytes_of_weight, item = packing.weight_bytes(problem), problem.dtype.itemsize_bytes
+    bytes_of_weight, itemsize = packing.weight_bytes(problem), problem.dtype.itemsize_bytes
     workspace = Scratch(bytes_of_weight + images * packing.image_bytes(problem))
     chunks = [(begin, min(images, problem.n - begin)) for begin in range(0, problem.n, images)]
     steps = [
         (
-            begin * problem.c * problem.h * problem.w * item,
-            begin * problem.k * problem.p * problem.q * item,
+            begin * problem.c * problem.h * problem.w * itemsize,
+            begin * problem.k * problem.p * problem.q * itemsize,
             _packing(problem, count, has_weight=begin == 0),
-            # Only the kernel that writes nchw waits for the packing itself.
+            # Only the kernel that writes nchw waits for the packing by itself.
             _multiplication(problem, count, cut, is_behind_packing=problem.layout is Layout.NCHW),
         )
         for begin, count in chunks

@@ -1,4 +1,4 @@
-"""The tiles of the channels-innermost implicit GEMM, and what each is expected to take."""
+"""The tiles of the channels-innermost implicit GEMM, and the constants of their expected times."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from conv_advisor.kernels.cuda.parts.offers import Choice, choice_of
 ROW_BYTES: Final = 128
 """Bytes of gemm_k in a stage."""
 ALIGNMENT: Final = 1024
-"""What the stages in shared memory are aligned to, for the swizzle of wgmma."""
+"""Alignment of the stages in shared memory, for the swizzle of wgmma."""
 LARGEST_CLUSTER: Final = 8
 """Blocks that a cluster may have without a special attribute."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes: `bf` filters of `bp` pixels, 128 bytes of gemm_k at a stage.
+    """The outputs of a block: `bf` filters of `bp` pixels, with 128 bytes of gemm_k per stage.
 
     Parameters
     ----------
@@ -31,17 +31,17 @@ class Tile:
     is_pixels_m : bool
         Whether the rows of the products are pixels, not filters.
     is_wgmma : bool
-        Whether four warps multiply together, 64 rows of the tile; else each warp by mma.sync.
+        Whether four warps multiply 64 rows of the tile together; else each warp multiplies by mma.sync.
     rows, columns, parts : int
         Warps along the rows and the columns of the tile, and along a stage.
     stages : int
-        In shared memory at a time.
+        Stages in shared memory at a time.
     blocks : int
-        That a multiprocessor's registers must have room for.
+        Blocks that a multiprocessor's registers must have room for.
     is_drained : bool
-        Whether a stage's products (wgmma) are awaited before the next: that leaves one stage more for copies.
+        Whether a stage's products (wgmma) are awaited before the next stage, which frees one more stage for copies.
     latency_us, busy_us : float
-        Time of a stage when a block is alone on its multiprocessor, and when that is busy.
+        Time of a stage when a block is alone on its multiprocessor, and when the multiprocessor is busy.
     """
 
     bf: int
@@ -63,7 +63,7 @@ class Tile:
         return 32 * self.rows * self.columns * self.parts
 
     def defines(self, layout: Layout, *, is_pointwise: bool) -> dict[str, int]:
-        """What the source is compiled with."""
+        """The source's definitions for this tile."""
         return {
             "BF": self.bf,
             "BP": self.bp,
@@ -80,7 +80,7 @@ class Tile:
         }
 
     def shared_bytes(self, layout: Layout, cluster: Any) -> Any:
-        """Shared memory of a block: stages or sums, then what other blocks push, as the .cu lays them out."""
+        """Shared memory of a block: stages or sums, then sums that other blocks push, in the layout of the .cu."""
         outer, inner = (self.bp, self.bf) if layout is Layout.NHWC else (self.bf, self.bp)
         is_turned = np.not_equal(layout is Layout.NHWC, self.is_pixels_m)
         sums = 4 * self.parts * outer * (inner + np.where(is_turned, 4, 8))
@@ -90,7 +90,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Menu:
-    """The tiles of one precision, and what a launch costs beside their stages.
+    """The tiles of one precision, and the costs of a launch besides their stages.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Menu:
     cluster_us, rank_us, push_us : float
         Time of a cluster, of each of its blocks, and of 1024 sums that blocks push.
     pointwise : tuple of float
-        What a filter of one tap multiplies a stage's two times by.
+        Factors of a filter of one tap on a stage's two times.
     """
 
     tiles: tuple[Tile, ...]

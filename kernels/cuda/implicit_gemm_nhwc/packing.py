@@ -1,4 +1,4 @@
-"""The packed copies of x and weight: channels innermost, in whole runs of 16 bytes, images at a time."""
+"""The packed copies of x and weight: channels innermost, in whole runs of 16 bytes, for some images at a time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from conv_advisor.kernels.cuda.parts.source import Defines, Source
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
 RUN_BYTES: Final = 16
-"""Bytes that one copy takes: channels are padded to whole runs."""
+"""Bytes that one copy moves: channels are padded to whole runs."""
 PACK_RUNS: Final = (1, 2, 4, 8)
 """Runs of channels in a tile of nhwc_pack.cu."""
 PACKED_AT_A_TIME: Final = 512
-"""Runs in such a tile, of all its positions."""
+"""Runs in a tile of nhwc_pack.cu, over all its positions."""
 PACK_THREADS: Final = 256
 PACKED_ALIGNMENT: Final = 256
 
@@ -31,26 +31,26 @@ def run_elements(dtype: DType) -> int:
 
 
 def packed_channels(problems: Problems) -> Any:
-    """Channels of the packed copies: whole runs."""
+    """Channels of the packed copies, rounded up to whole runs."""
     run = run_elements(problems.dtype)
     return ceil_div(problems.c, run) * run
 
 
 def is_packed(problems: Problems) -> Any:
-    """Whether x and weight are copied before they are multiplied: always from nchw, else to pad the channels."""
+    """Whether x and weight are packed before they are multiplied: always in nchw, else where channels need padding."""
     return (problems.c % run_elements(problems.dtype) > 0) | (problems.layout is Layout.NCHW)
 
 
 def by_patches(problem: ConvProblem) -> ConvProblem:
-    """The same layer by its patches where there is something to pad: that leaves less, or nothing.
+    """The same layer by its patches where channels need padding: patches need less padding, or none.
 
-    Three channels of 16 pixels are six runs.
+    For example, three channels of 16 pixels are six whole runs.
     """
     return shapes.by_patches(problem) if is_packed(problem) else problem
 
 
 def weight_bytes(problems: Problems) -> Any:
-    """Bytes of the packed filters, padded so that x begins aligned."""
+    """Bytes of the packed filters, padded so that x after them is aligned."""
     elements = problems.k * problems.r * problems.s * packed_channels(problems)
     return ceil_div(elements * problems.dtype.itemsize_bytes, PACKED_ALIGNMENT) * PACKED_ALIGNMENT
 
@@ -70,12 +70,12 @@ def _least_bytes(problem: ConvProblem) -> int:
 
 
 def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
-    """Images whose packed copies fit the limit beside that of the filters; all where nothing is packed.
+    """Images whose packed copies fit the limit together with the packed filters; all where nothing is packed.
 
     Raises
     ------
     WorkspaceExceeded
-        Not even one fits.
+        Not even one image fits.
     """
     if not is_packed(problem):
         return problem.n
@@ -86,17 +86,17 @@ def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
 
 
 def _packed_limit(problems: Problems, limit_bytes: int) -> int:
-    """Most bytes of the packed copies, whose elements the kernels count by 32-bit integers."""
+    """Most bytes of the packed copies, since the kernels index their elements with 32-bit integers."""
     return min(limit_bytes, MAX_ELEMENTS * problems.dtype.itemsize_bytes)
 
 
 def _equal_chunks(problems: Problems, fitting: Any) -> Any:
-    """Fewer images at a time than would fit, but no small rest."""
+    """Images of equal chunks: fewer at a time than would fit, but no small last chunk."""
     return ceil_div(problems.n, ceil_div(problems.n, fitting))
 
 
 def images_of(problems: Shapes) -> Array:
-    """`images_at_a_time` of many problems under the default limit; 0 where not even one fits."""
+    """`images_at_a_time` for many problems under the default limit; 0 where not even one image fits."""
     limit_bytes = _packed_limit(problems, DEFAULT_WORKSPACE_LIMIT_BYTES)
     fitting = (limit_bytes - weight_bytes(problems)) // image_bytes(problems)
     chunks = np.where(fitting > 0, _equal_chunks(problems, np.maximum(fitting, 1)), 0)
@@ -112,24 +112,24 @@ def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
 
 
 def pack_runs(problem: ConvProblem) -> int:
-    """Runs of channels in a tile: no more than there are, so that no thread is without."""
+    """Runs of channels in a tile: the least of `PACK_RUNS` that holds all runs, so that no thread is idle."""
     runs = packed_channels(problem) // run_elements(problem.dtype)
     return next((count for count in PACK_RUNS if count >= runs), PACK_RUNS[-1])
 
 
 def pack_tiles(problem: ConvProblem, positions: int) -> int:
-    """Blocks that pack so many positions of all channels."""
+    """Blocks that pack all channels of ``positions`` positions."""
     runs: int = packed_channels(problem) // run_elements(problem.dtype)
     return ceil(positions * pack_runs(problem) / PACKED_AT_A_TIME) * ceil(runs / pack_runs(problem))
 
 
 def pack_defines(problem: ConvProblem) -> dict[str, int]:
-    """What nhwc_pack.cu is compiled with."""
+    """The definitions of nhwc_pack.cu for a problem."""
     return {"RUNS": pack_runs(problem), "IS_NHWC": int(problem.layout is Layout.NHWC)}
 
 
 def pack_definitions(_dtype: DType) -> tuple[Defines, ...]:
-    """What nhwc_pack.cu is compiled with for this precision."""
+    """The sets of definitions of nhwc_pack.cu."""
     return tuple({"RUNS": runs, "IS_NHWC": is_nhwc} for runs in PACK_RUNS for is_nhwc in (0, 1))
 
 

@@ -20,16 +20,16 @@ from conv_advisor.kernels.cuda.parts.source import Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
 
 GROUP_PROCESSORS: Final = 16
-"""Multiprocessors of a group (GPC); some have two more: two of the eight of an H200 by their number."""
+"""Multiprocessors of a group (GPC); some groups have two more: by its total, two of the eight groups of an H200."""
 
 
 def stages_of(problems: Problems) -> Any:
-    """Stages of all gemm_k."""
+    """Stages of the whole gemm_k."""
     return ceil_div(problems.r * problems.s * packed_channels(problems) * problems.dtype.itemsize_bytes, ROW_BYTES)
 
 
 def blocks_for(cut: Cut[Tile], problem: ConvProblem, images: int) -> int:
-    """The grid."""
+    """Blocks of the grid."""
     return int(_tiles(cut.tile, problem, images) * cut.cluster)
 
 
@@ -38,19 +38,19 @@ def _tiles(tile: Tile, problems: Problems, images: Any) -> Any:
 
 
 def room_for(cluster: Any, resident: Any, processors: int) -> Any:
-    """Blocks that run at a time, so many a multiprocessor: a cluster lies within one group of multiprocessors."""
-    groups, rest = divmod(processors, GROUP_PROCESSORS)
-    larger = min(groups, rest // 2)
+    """Blocks that run at a time, ``resident`` per multiprocessor; a cluster lies within one group of these."""
+    groups, leftover = divmod(processors, GROUP_PROCESSORS)
+    larger = min(groups, leftover // 2)
     clusters = (groups - larger) * (GROUP_PROCESSORS * resident // cluster)
     clusters += larger * ((GROUP_PROCESSORS + 2) * resident // cluster)
     return np.where(np.greater(cluster, 1), np.maximum(1, clusters) * cluster, processors * resident)
 
 
 def expect(tile: Tile, cluster: Any, problems: Problems, images: Any, device: Device) -> Any:
-    """Time of the multiplication of so many images in us, with clusters of so many blocks, one number or an array.
+    """Time in us to multiply ``images`` images, with clusters of ``cluster`` blocks, one number or an array.
 
-    Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in
-    which the multiprocessor multiplies the stages of all its blocks, whichever is longer.
+    Blocks run on a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in which
+    the multiprocessor multiplies the stages of all its blocks, whichever is longer.
     """
     menu = fitted_on(device, menus.MENUS)[problems.dtype]
     layout, has_one_tap = problems.layout, is_pointwise(problems)
@@ -65,15 +65,15 @@ def expect(tile: Tile, cluster: Any, problems: Problems, images: Any, device: De
         return menu.wave_us + stages_us(stages, latency, busy, blocks) + blocks * thousands * menu.output_us[layout]
 
     processors = device.processors or 1
-    waves, rest = np.divmod(_tiles(tile, problems, images) * cluster, room_for(cluster, resident, processors))
-    rest = np.minimum(resident, ceil_div(rest, processors))
+    waves, remaining = np.divmod(_tiles(tile, problems, images) * cluster, room_for(cluster, resident, processors))
+    remaining = np.minimum(resident, ceil_div(remaining, processors))
     sharing_us = menu.cluster_us + menu.rank_us * cluster + menu.push_us * thousands
     cluster_us = np.where(np.greater(cluster, 1), sharing_us, 0.0)
-    return in_waves(menu.launch_us, waves, rest, resident, wave_us) + cluster_us
+    return in_waves(menu.launch_us, waves, remaining, resident, wave_us) + cluster_us
 
 
 def offers(problems: Shapes, device: Device, images: Any = None) -> tuple[Offer[Tile], ...]:
-    """Every cut that fits, where there is an image at a time; no block of a cluster is left without a stage.
+    """Every cut that fits and in which every block of a cluster has a stage, where at least one image fits.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def offers(problems: Shapes, device: Device, images: Any = None) -> tuple[Offer[
         Layers that the kernel computes.
     device : Device
     images : int or int array, optional
-        Images that are multiplied at a time; as many as the default limit allows.
+        Images that are multiplied at a time; by default as many as the default limit allows.
     """
     images = images_of(problems) if images is None else images
     choice = fitted_on(device, menus.MENUS)[problems.dtype].choice
@@ -93,24 +93,24 @@ def offers(problems: Shapes, device: Device, images: Any = None) -> tuple[Offer[
 
 
 def launches_of(problems: Shapes) -> Array:
-    """Multiplications one after the other, each of as many images as the default limit allows."""
+    """Number of multiplications, each of as many images as the default limit allows."""
     launches: Array = ceil_div(problems.n, images_of(problems))
     return launches
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[Tile], float]:
-    """The cuts of one problem, and the time in us that each is expected to take."""
+    """The cuts of one problem, and the expected time of each in us."""
     return expected_of(offers(Shapes.of(problem), device))
 
 
 def plan_cut(problem: ConvProblem, device: Device, images: int) -> Cut[Tile]:
-    """The cut that the model expects to be fastest for so many images at a time."""
+    """The cut that the model expects to be fastest for ``images`` images at a time."""
     cut: Cut[Tile] = cheapest(offers(Shapes.of(problem), device, images))
     return cut
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What implicit_gemm_nhwc.cu is compiled with for this precision."""
+    """The sets of definitions of implicit_gemm_nhwc.cu for this precision."""
     return tuple(
         tile.defines(layout, is_pointwise=is_pointwise)
         for tile in tiles_of_every_device(menus.MENUS, dtype)

@@ -18,15 +18,15 @@ from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 
 MOST_IMAGES: Final = 65535
-"""They are blocks in y."""
+"""Images of a batch, which are the blocks in y of the grid."""
 LINES: Final = 6
-"""Lines of 32 copies of a window: their places are in registers."""
+"""Lines of 32 copies of a window, whose places are held in registers."""
 MOST_STRIP_ELEMENTS: Final = 2**32
-"""Elements of a strip of y, times its columns: a product's high half divides by them."""
+"""Elements of a strip of y times its columns, below which the kernel's division by the columns is exact."""
 
 
 class Loading(IntEnum):
-    """How a stage of x comes to shared memory; the numbers are those of the .cu."""
+    """How a stage of x is copied to shared memory; the numbers are those of the .cu."""
 
     RUNS = 0
     ROWS = 1
@@ -35,18 +35,18 @@ class Loading(IntEnum):
 
 @dataclass(frozen=True)
 class Window:
-    """What the taps of a tile see of an image.
+    """The part of an image that the taps of a tile read.
 
     Parameters
     ----------
     unit : int
         Elements of a copy.
     strip : int
-        Columns of y that tiles go through row by row.
+        Columns of y that tiles cover row by row.
     tiles : int
         Tiles of a strip.
     units, rows : int
-        Copies of a row; rows.
+        Copies of a row, and number of rows.
     last_place : int
         Place of the last pixel of y.
     """
@@ -65,7 +65,7 @@ class Window:
 
     @property
     def channel_pitch(self) -> int:
-        """Elements from a channel to the next: whole lines of copies."""
+        """Elements from one channel to the next: whole lines of copies."""
         return ceil(self.positions / 32) * 32 * self.unit
 
 
@@ -82,30 +82,30 @@ def loadings(problems: Problems) -> Any:
 
 
 def loading_for(problem: ConvProblem) -> Loading:
-    """`loadings` of one problem."""
+    """`loadings` for one problem."""
     return Loading(int(loadings(problem)))
 
 
 def unit_of(problem: ConvProblem) -> int:
-    """Elements of a copy to a window: rows of x are whole numbers of them."""
+    """Elements of a copy to a window; a row of x is a whole number of copies."""
     return next(unit for unit in (8, 4, 2, 1) if unit <= vector_of(problem) and problem.w % unit == 0)
 
 
 def is_gathered(problems: Problems) -> Any:
-    """Whether x is too narrow for asynchronous copies: two-byte elements in rows of an odd number."""
+    """Whether x is too narrow for asynchronous copies: rows with an odd number of two-byte elements."""
     return (problems.w % 2 == 1) & (problems.dtype.itemsize_bytes == 2)
 
 
 @cache
 def window_of(problem: ConvProblem, bn: int) -> Window | None:
-    """`find_window`, each once."""
+    """`find_window`, cached."""
     return find_window(problem, bn)
 
 
 def find_window(problem: ConvProblem, bn: int) -> Window | None:
-    """The window of a tile of so many pixels, in the widest strips for which the copies' places fit the registers.
+    """The window of a tile of ``bn`` pixels, in the widest strips for which the copies' places fit the registers.
 
-    Whatever the images, the channels and the filters are.
+    It does not depend on the numbers of images, channels and filters.
     """
     for strips in range(1, problem.q + 1):
         window = _window(problem, bn, ceil(problem.q / strips))
@@ -121,7 +121,7 @@ def _window(problem: ConvProblem, bn: int, columns: int) -> Window:
     rows_of_y = min(problem.p, (bn + strip - 2) // strip + 1)
     if strip % bn == 0 or bn % strip == 0:
         rows_of_y = min(problem.p, ceil(bn / strip))
-    firsts = range(0, min(problem.q, unit * strip), strip)  # strips further on lead as some of these do
+    firsts = range(0, min(problem.q, unit * strip), strip)  # later strips repeat the leads of these
     leads = ((first * problem.stride_w - problem.pad_w) % unit for first in firsts)
     width = (strip - 1) * problem.stride_w + (problem.s - 1) * problem.dilation_w + 1
     units = ceil((max(leads) + width) / unit)
@@ -136,12 +136,12 @@ def stage_channels(tile: Tile, loading: Loading) -> int:
 
 
 def stage_k(tile: Tile, problem: ConvProblem) -> int:
-    """gemm_k of a stage, in whole steps."""
+    """gemm_k of a stage, rounded up to whole steps."""
     return int(stage_k_with(tile, problem.dtype, loading_for(problem), problem.r * problem.s))
 
 
 def stage_k_with(tile: Tile, dtype: DType, loading: Loading, taps: Any) -> Any:
-    """The same for the taps of one problem, or an array of them."""
+    """`stage_k` for the taps of one problem, or an array of taps."""
     step = 32 // dtype.itemsize_bytes
     return ceil_div(stage_channels(tile, loading) * taps, step) * step
 
@@ -152,7 +152,7 @@ def stages_of(tile: Tile, problem: ConvProblem) -> int:
 
 
 def weight_pitch(tile: Tile, problem: ConvProblem) -> int:
-    """Elements from a row of a stage of weight to the next: an odd number of vectors, for the banks."""
+    """Elements from one row of a stage of weight to the next: an odd number of vectors, to avoid bank conflicts."""
     return int(_odd_vectors(stage_k(tile, problem), vector_of(problem)))
 
 
@@ -161,18 +161,18 @@ def _odd_vectors(elements: Any, vector: int) -> Any:
 
 
 def channel_pitch(tile: Tile, problem: ConvProblem) -> int:
-    """Elements from a channel of a stage of x to the next."""
+    """Elements from one channel of a stage of x to the next."""
     window = window_of(problem, tile.bn) if loading_for(problem) is Loading.WINDOWS else None
     return window.channel_pitch if window else run_pitch(tile, problem.dtype)
 
 
 def run_pitch(tile: Tile, dtype: DType) -> int:
-    """The same where x does not come in WINDOWS."""
+    """`channel_pitch` where x is not loaded in WINDOWS."""
     return (tile.bn + 16 // dtype.itemsize_bytes + 7) // 16 * 16 + 8
 
 
 def stage_elements(tile: Tile, problem: ConvProblem) -> int:
-    """Elements of weight and x that a stage has in shared memory."""
+    """Elements of weight and x in shared memory per stage."""
     taps, pitch = problem.r * problem.s, channel_pitch(tile, problem)
     return int(_stage_elements(tile, problem.dtype, loading_for(problem), taps, pitch))
 
@@ -183,7 +183,7 @@ def _stage_elements(tile: Tile, dtype: DType, loading: Loading, taps: Any, pitch
 
 
 def body_floats(cut: Cut[Tile], problem: ConvProblem) -> int:
-    """Floats of the stages that are in shared memory at a time, or of the sums."""
+    """Floats of the stages that are in shared memory at a time, or of the sums, whichever are more."""
     taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
     return int(_body_floats(cut.tile, cut.cluster, problem.dtype, loading_for(problem), taps, problem.c, pitch))
 
@@ -196,13 +196,13 @@ def _body_floats(tile: Tile, cluster: Any, dtype: DType, loading: Loading, taps:
 
 
 def shared_bytes(cut: Cut[Tile], problem: ConvProblem) -> int:
-    """Shared memory of a block: stages or sums, table of places, received sums, as the .cu lays them out."""
+    """Shared memory of a block: stages or sums, table of places, received sums, in the layout of the .cu."""
     taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
     return int(shared_bytes_with(cut.tile, cut.cluster, problem.dtype, loading_for(problem), taps, problem.c, pitch))
 
 
 def shared_bytes_with(tile: Tile, cluster: Any, dtype: DType, loading: Loading, taps: Any, c: Any, pitch: Any) -> Any:
-    """The same for the taps, depth and `channel_pitch` of one problem, or arrays of them, and sizes of a cluster."""
+    """`shared_bytes` for the taps, depth and `channel_pitch` of one problem or arrays of them, and cluster sizes."""
     table = stage_k_with(tile, dtype, loading, taps) if loading is Loading.WINDOWS else 0
     received = np.where(np.greater(cluster, 1), cluster * ceil_div(tile.bm, cluster) * tile.bn, 0)
     return 4 * (_body_floats(tile, cluster, dtype, loading, taps, c, pitch) + table + received)
@@ -222,7 +222,7 @@ def grid_for(cut: Cut[Tile], problem: ConvProblem) -> tuple[int, int, int]:
 
 
 def defines_for(cut: Cut[Tile], problem: ConvProblem) -> dict[str, int]:
-    """What the source is compiled with."""
+    """The source's definitions for a cut and a problem."""
     loading, is_split = loading_for(problem), problem.dtype is DType.FLOAT32
     return {
         **tile_defines(cut.tile, loading, unit_of(problem), is_split=is_split),
@@ -232,7 +232,7 @@ def defines_for(cut: Cut[Tile], problem: ConvProblem) -> dict[str, int]:
 
 
 def tile_defines(tile: Tile, loading: Loading, unit: int, *, is_split: bool) -> dict[str, int]:
-    """What every cut of a tile is compiled with."""
+    """The definitions that all cuts of a tile share."""
     warps = {"WARPS_M": tile.warps_m, "WARPS_N": tile.warps_n, "WARPS_K": tile.warps_k}
     is_window = loading is Loading.WINDOWS
     stage = {"CHANNELS": tile.channels, "LINES": LINES, "UNIT": unit} if is_window else {"BK": tile.bk}
@@ -261,19 +261,19 @@ def sizes_for(cut: Cut[Tile], problem: ConvProblem) -> tuple[int, ...]:
 
 
 def has_divisors(tile: Tile, problems: Problems, k: Any, stages: Any) -> Any:
-    """Whether windows suit the kernel: its threads, its steps of gemm_k, and what its magic numbers divide.
+    """Whether windows suit the kernel: its threads, its steps of gemm_k, and the range of its magic divisions.
 
     Parameters
     ----------
     tile : Tile
-        One, or several `stacked`.
+        One tile, or several `stacked`.
     problems : ConvProblem or Shapes
     k : int or int array
         gemm_k of a stage.
     stages : int or int array
-        Stages of all gemm_k.
+        Stages of the whole gemm_k.
     """
-    item, taps, s = problems.dtype.itemsize_bytes, problems.r * problems.s, problems.s
-    suits = (k // (16 // item) <= tile.threads) & (k * taps < 2**20) & (problems.r * s**2 < 2**16)
-    suits = suits & ((tile.channels * taps % (32 // item) == 0) | (stages <= 1))
+    itemsize, taps, s = problems.dtype.itemsize_bytes, problems.r * problems.s, problems.s
+    suits = (k // (16 // itemsize) <= tile.threads) & (k * taps < 2**20) & (problems.r * s**2 < 2**16)
+    suits = suits & ((tile.channels * taps % (32 // itemsize) == 0) | (stages <= 1))
     return suits & (np.logical_not(is_gathered(problems)) | (tile.channels % (tile.threads // 32) == 0))

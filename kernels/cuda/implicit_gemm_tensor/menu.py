@@ -1,4 +1,4 @@
-"""The tiles of the tensor cores' implicit GEMM, and what each is expected to take."""
+"""The tiles of the tensor cores' implicit GEMM, and the constants of their expected times."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.parts.offers import Choice, choice_of
 
 LARGEST_CLUSTER: Final = 16
-"""Blocks of a cluster; above 8 a kernel has to be allowed it."""
+"""Blocks of a cluster; above 8 a kernel needs an attribute that allows it."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes: `bm` filters of `bn` pixels.
+    """The outputs of a block: `bm` filters of `bn` pixels.
 
     Parameters
     ----------
     bm, bn : int
     bk, channels : int
-        Channels of a stage of 1x1, and of a larger filter.
+        Channels of a stage for 1x1, and for larger filters.
     warps_m, warps_n, warps_k : int
-        Warps of the tile, and groups of them that share a stage.
+        Warps along the rows and columns of the tile, and groups of warps that share a stage.
     stages : int
-        In shared memory at a time.
+        Stages in shared memory at a time.
     blocks : int
-        That a multiprocessor's registers must have room for.
+        Blocks that a multiprocessor's registers must have room for.
     latency, busy : float
-        What the times of the model for a stage are multiplied by.
+        Correction factors on the model's two times of a stage.
     """
 
     bm: int
@@ -53,20 +53,20 @@ class Tile:
 
 @dataclass(frozen=True)
 class Menu:
-    """The tiles of one precision, and what takes how long, in microseconds.
+    """The tiles of one precision, and the times of a launch's parts, in microseconds.
 
     Parameters
     ----------
     tiles : tuple of Tile
     launch, window : float
-        Time of a launch, and what one with windows takes more.
+        Time of a launch, and additional time of a launch with windows.
     wave, output : float
         Time of each generation of blocks on a multiprocessor, and of 1024 outputs of a block.
     stage, fragment, step : float
-        Latency of a stage, of 8 products of fragments of a warp one after the other, and of a step.
+        Latency of a stage, of 8 consecutive products of fragments of a warp, and of a step.
     busy_fragment, busy_step, weight, copy, gather, row : float
-        What a block's stage keeps its multiprocessor busy: 64 products of fragments, 64 steps of a warp, 512 vectors of
-        weight, 512 copies of x, 512 elements that pass through registers, and 64 fragments of rows that start anywhere.
+        Time that a block's stage keeps its multiprocessor busy: for 64 products of fragments, 64 steps of a warp, 512
+        vectors of weight, 512 copies of x, 512 elements that pass through registers, 64 fragments of unaligned rows.
     cluster, rank, push : float
         Time of a cluster, of each of its blocks, and of 1024 outputs of a block that are pushed.
     """

@@ -38,12 +38,12 @@ from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
 
 CLUSTER_PROCESSORS: Final = 18
-"""A cluster lies within a group of so many multiprocessors (Hopper's GPC), some of which are smaller."""
+"""Multiprocessors of a group (Hopper's GPC), within which a cluster lies; some groups are smaller."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What cuts make of problems: arrays over both.
+    """The work of cuts on problems: arrays over both.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ class Work:
     stages : int or int array
         Stages of all blocks of a cluster.
     positions : int or int array
-        Copies of a channel's window, where x comes in WINDOWS.
+        Copies of a channel's window, where x is loaded in WINDOWS.
     blocks : int or int array
-        The grid.
+        Blocks of the grid.
     resident : int or int array
         Blocks that a multiprocessor holds.
     """
@@ -74,10 +74,10 @@ class Work:
 
 
 def _stage_us(tile: Tile, work: Work, menu: Menu) -> tuple[Any, Any]:
-    """Latency of a stage, and for how long it keeps the multiprocessor busy."""
-    item = work.dtype.itemsize_bytes
-    k, vector, warps = work.stage_k, 16 // item, tile.warps_m * tile.warps_n
-    steps = k // (32 // item)
+    """Latency of a stage, and the time for which it keeps the multiprocessor busy."""
+    itemsize = work.dtype.itemsize_bytes
+    k, vector, warps = work.stage_k, 16 // itemsize, tile.warps_m * tile.warps_n
+    steps = k // (32 // itemsize)
     rows, columns = tile.bm // tile.warps_m // 16, tile.bn // tile.warps_n // 8
     steps_of_a_warp = ceil_div(steps, tile.warps_k)
     latency = menu.stage + menu.step * steps_of_a_warp + menu.fragment * steps_of_a_warp * rows * columns / 8
@@ -93,9 +93,9 @@ def _stage_us(tile: Tile, work: Work, menu: Menu) -> tuple[Any, Any]:
 
 
 def expect(tile: Tile, cluster: Any, work: Work, device: Device) -> Any:
-    """Time of a launch in us, with clusters of so many blocks.
+    """Time of a launch in us, with clusters of ``cluster`` blocks.
 
-    Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time for
+    Blocks run on a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time for
     which the stages of all its blocks keep the multiprocessor busy, whichever is longer.
     """
     menu, has_cluster = fitted_on(device, menus.MENUS)[work.dtype], np.greater(cluster, 1)
@@ -109,14 +109,14 @@ def expect(tile: Tile, cluster: Any, work: Work, device: Device) -> Any:
     fitting = whole_groups * (CLUSTER_PROCESSORS * work.resident // cluster * cluster)
     fitting = np.maximum(cluster, fitting + rest_of_group * work.resident // cluster * cluster)
     places = np.where(has_cluster, fitting, work.resident * device.processors)
-    waves, rest = np.divmod(work.blocks, places)
+    waves, remaining = np.divmod(work.blocks, places)
     fixed: Any = menu.launch + menu.window * (work.loading is Loading.WINDOWS)
     fixed = fixed + np.where(has_cluster, menu.cluster + menu.rank * cluster + menu.push * outputs, 0.0)
-    return in_waves(fixed, waves, ceil_div(rest * work.resident, places), work.resident, wave_us)
+    return in_waves(fixed, waves, ceil_div(remaining * work.resident, places), work.resident, wave_us)
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
-    """Every cut that the kernel can be compiled and run with; none without clusters, which only some devices have.
+    """Every cut that the kernel can be compiled and run with; none on devices without clusters.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
 def _of_way(
     choice: Choice[Tile], loading: Loading, problems: Shapes, windows: Windows, device: Device
 ) -> tuple[Array, Array]:
-    """Times and grids of every cut, of problems whose x comes to shared memory in one way."""
+    """Times and grids of every cut, for problems whose x is loaded in one way."""
     tile, cluster, dtype = choice.tile, choice.cluster, problems.dtype
     taps, is_window = problems.r * problems.s, loading is Loading.WINDOWS
     pitch = windows.pitch if is_window else run_pitch(tile, dtype)
@@ -160,7 +160,7 @@ def _of_way(
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[Tile], float]:
-    """The cuts of one problem, and the time in us that each is expected to take; none where the kernel cannot run."""
+    """The cuts of one problem, and the expected time of each in us; empty where the kernel cannot run."""
     return expected_of(offers(Shapes.of(problem), device))
 
 
@@ -171,7 +171,7 @@ def plan_cut(problem: ConvProblem, device: Device) -> Cut[Tile] | None:
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What `defines_for` may give: for each tile every loading, with and without clusters and whole rows of weight."""
+    """All results of `defines_for`: for each tile every loading, with and without clusters and whole rows of weight."""
     units = (1, 2, 4) if dtype.itemsize_bytes == 4 else (1, 2, 4, 8)
     loadings = ((Loading.RUNS, 1), (Loading.ROWS, 1), *((Loading.WINDOWS, unit) for unit in units))
     return tuple(
@@ -204,6 +204,6 @@ SOURCE: Final = Source(
 
 
 def resident_blocks(tile: Tile, needed_bytes: Any, device: Device) -> Any:
-    """Blocks that a multiprocessor holds, of so much shared memory each: one number or an array."""
+    """Blocks of ``needed_bytes`` shared memory that a multiprocessor holds: one number or an array."""
     fitting = shared_memory_of(device) // (needed_bytes + RESERVED_BYTES)
     return np.maximum(1, np.minimum(tile.blocks, fitting))

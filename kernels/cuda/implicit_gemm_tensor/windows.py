@@ -1,4 +1,4 @@
-"""The windows of many problems: each of those that differ in what a window depends on is looked for once."""
+"""The windows of many problems, computed once for all problems that agree in the sizes a window depends on."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _DEPENDS_ON: Final = (
     *("pad_h", "pad_w", "pad_h_end", "pad_w_end"),
 )
 _MOST_KEPT: Final = 2**14
-"""Windows that are remembered: the layers of a network share most of theirs."""
+"""Windows that are cached: the layers of a network share most of theirs."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """What the taps of tiles of so many pixels see, arrays of shape (n_tiles, 1, n_problems).
+    """The windows of tiles of given numbers of pixels, arrays of shape (n_tiles, 1, n_problems).
 
     Parameters
     ----------
     positions : int64 array
         Copies of a channel.
     pitch : int64 array
-        Elements from a channel to the next.
+        Elements from one channel to the next.
     tiles : int64 array
         Tiles of an image.
     is_found : bool array
@@ -47,20 +47,21 @@ class Windows:
         return Windows(*(values[..., rows] for values in (self.positions, self.pitch, self.tiles, self.is_found)))
 
 
-def windows_of(problems: Shapes, bn: Any, wanted: Array) -> Windows:
-    """The windows of tiles of so many pixels, of those problems whose x comes in them.
+def windows_of(problems: Shapes, bn: Any, is_windowed: Array) -> Windows:
+    """The windows of tiles of ``bn`` pixels, for those problems whose x is loaded in windows.
 
     Parameters
     ----------
     problems : Shapes
     bn : int array of shape (n_tiles, 1, 1)
-    wanted : bool array of shape (n_problems,)
+    is_windowed : bool array of shape (n_problems,)
+        Whether a problem's x is loaded in windows.
     """
-    rows = np.flatnonzero(wanted)
+    rows = np.flatnonzero(is_windowed)
     sizes = np.array([getattr(problems, name)[rows] for name in _DEPENDS_ON])
     kinds, place = np.unique(sizes, axis=1, return_inverse=True) if len(rows) > 1 else (sizes, np.zeros(1, np.int64))
     values = np.zeros((4, len(bn), 1, len(problems)), np.int64)
-    values[3] = ~wanted
+    values[3] = ~is_windowed
     for number, kind in enumerate(kinds.T.tolist() if len(rows) else ()):
         of_tiles = [_measured(problems.dtype, tuple(kind), pixels) for pixels in bn.ravel().tolist()]
         values[:, :, 0, rows[place == number]] = np.array(of_tiles).T[:, :, None]
@@ -69,7 +70,7 @@ def windows_of(problems: Shapes, bn: Any, wanted: Array) -> Windows:
 
 @lru_cache(_MOST_KEPT)
 def _measured(dtype: DType, sizes: tuple[int, ...], bn: int) -> tuple[int, int, int, int]:
-    """Positions, pitch and tiles of a window, and whether there is one."""
+    """Positions, pitch and tiles of a window, and 1 if there is one; zeros if there is none."""
     changes: dict[str, Any] = dict(zip(_DEPENDS_ON, sizes, strict=True))
     shape = ConvProblem(n=1, c=1, k=1, dtype=dtype, **changes)
     window = find_window(shape, bn)

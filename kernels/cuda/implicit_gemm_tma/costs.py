@@ -1,4 +1,4 @@
-"""What the models of tiles of the implicit GEMM that the tensor memory accelerator feeds count."""
+"""Costs that the time models of the implicit GEMM fed by the tensor memory accelerator count."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Costs:
-    """What a multiprocessor takes, in cycles.
+    """Costs of large tiles, in cycles of a multiprocessor, except ``loaded_bytes``.
 
     Parameters
     ----------
     loaded_bytes : float
-        That it gets from the L2 cache in a cycle while all do.
+        Bytes that it gets from the L2 cache in a cycle while all multiprocessors load.
     pixel : float
-        Of a pixel of a stage that im2col mode loads.
+        Cycles of a pixel of a stage that im2col mode loads.
     stage : float
-        Of each stage besides its products or bytes.
+        Cycles of each stage besides its products or bytes.
     box : float
-        Of a group of warps, of a box of y, or of as many outputs in smaller ones.
+        Cycles of a group of warps for a box of y, or for as many outputs in smaller boxes.
     turn : float
-        From the last products of a group to the first of the other.
+        Cycles from the last products of a group to the first of the other.
     start : float
-        From a block's start to its first products.
+        Cycles from a block's start to its first products.
     meeting : float
-        Of the blocks of a cluster, before and after they exchange sums.
+        Cycles of the blocks of a cluster, before and after they exchange sums.
     push : float
-        Of 1024 sums that a block gives to others.
+        Cycles of 1024 sums that a block gives to others.
     """
 
     loaded_bytes: float
@@ -41,19 +41,19 @@ class Costs:
 
 @dataclass(frozen=True)
 class BlockCosts:
-    """What tiles take of which several blocks may share a multiprocessor, in its cycles.
+    """Costs of tiles of which several blocks may share a multiprocessor, in its cycles; bytes are per cycle.
 
     Parameters
     ----------
     start : float
-        From a launch to the first products, or to the first loads that go to registers; and from the last outputs to
-        the end.
+        Cycles from a launch to the first products, or to the first loads that go to registers; and from the last
+        outputs to the end.
     block : float
-        Of each block that comes to a multiprocessor.
+        Cycles of each block that runs on a multiprocessor.
     shared_bytes : float
-        That each gets from the L2 cache in a cycle while all do.
+        Bytes that each multiprocessor gets from the L2 cache in a cycle while all load.
     outputs : float
-        Of 1024 outputs, or sums that a block adds.
+        Cycles of 1024 outputs, or sums that a block adds.
     """
 
     start: float
@@ -64,24 +64,25 @@ class BlockCosts:
 
 @dataclass(frozen=True)
 class SmallCosts(BlockCosts):
-    """What small tiles take beside that.
+    """Additional costs of small tiles.
 
     Parameters
     ----------
     loaded_bytes : float
-        That one multiprocessor gets in a cycle.
+        Bytes that one multiprocessor gets in a cycle.
     pixel : float
-        Of a pixel of a stage that im2col mode loads.
+        Cycles of a pixel of a stage that im2col mode loads.
     ragged : float
-        Of a pixel or filter of a stage of whose channels some do not exist.
+        Cycles of a pixel or filter in a stage that is partly beyond the last channel.
     read_bytes, written_bytes, memory_bytes : float
-        Of x and weight, and of y, each once, a multiprocessor's part in a cycle; and on top of what L2 does not hold.
+        A multiprocessor's share, in bytes per cycle, of reading x and weight once, of writing y once, and of moving,
+        in addition, the bytes that L2 does not hold.
     stage, turn : float
-        Of a block, from a stage to the next at least, and from a tile to the next.
+        Cycles of a block from one stage to the next, at least, and from one tile to the next.
     ring : float
-        From a load of a slot to the next one, where slots are for several stages.
+        Cycles from one load of a slot to its next load, where slots are used for several stages.
     filter : float
-        Of a warp that ends a tile, for each filter.
+        Cycles of a warp that ends a tile, for each filter.
     """
 
     loaded_bytes: float
@@ -98,12 +99,12 @@ class SmallCosts(BlockCosts):
 
 @dataclass(frozen=True)
 class ClusterCosts(BlockCosts):
-    """What tiles take beside that whose gemm_k the blocks of a cluster may share.
+    """Additional costs of tiles whose gemm_k the blocks of a cluster may share.
 
     Parameters
     ----------
     meeting, rank, push : float
-        Of a cluster, of each of its blocks, and of 1024 sums that one pushes to others.
+        Cycles of a cluster, of each of its blocks, and of 1024 sums that a block pushes to others.
     """
 
     meeting: float
@@ -113,23 +114,23 @@ class ClusterCosts(BlockCosts):
 
 @dataclass(frozen=True)
 class SplitCosts(ClusterCosts):
-    """What such tiles take beside that where the accelerator loads them.
+    """Additional costs of such tiles where the accelerator loads them.
 
     Parameters
     ----------
     loaded_bytes : float
-        That one multiprocessor gets in a cycle.
+        Bytes that one multiprocessor gets in a cycle.
     pixel : float
-        Of a pixel of a stage that im2col mode loads.
+        Cycles of a pixel of a stage that im2col mode loads.
     products : float
-        Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle by mma.sync; those of wgmma
-        take less than what they read.
+        Products of a pixel and a filter over a stage's channels that a multiprocessor makes in a cycle by mma.sync;
+        those of wgmma take less time than reading their operands.
     lone : float
-        How much longer products take for one warp.
+        Relative increase of the time of products where only one warp multiplies.
     local_bytes : float
-        To and from shared memory in a cycle.
+        Bytes moved to and from shared memory in a cycle.
     stage : float
-        Of a block, from a stage to the next at least.
+        Cycles of a block from one stage to the next, at least.
     group_stage : float
         The same by wgmma, in float32 where warps part the columns.
     """
@@ -145,22 +146,22 @@ class SplitCosts(ClusterCosts):
 
 @dataclass(frozen=True)
 class StraightCosts(ClusterCosts):
-    """What such tiles take beside that whose operands go straight to registers.
+    """Additional costs of such tiles whose operands go straight to registers.
 
     Parameters
     ----------
     read_bytes : float
-        Of weight that one multiprocessor gets in a cycle; `shared_bytes` are such too.
+        Bytes of weight that one multiprocessor gets in a cycle; `shared_bytes` counts weight too.
     pixel, window : float
-        How much longer x takes than weight: where filters have one tap, and where its pixels are read for several.
+        Time of a byte of x relative to one of weight: where filters have one tap, and where they have several.
     load : float
-        Of a warp's load, its products with it.
+        Cycles of a warp's load and of the products with it.
     address : float
-        Of a load of x where filters have several taps.
+        Cycles of a load of x where filters have several taps, for its address.
     ask : float
-        Of each load that a warp asks for before it multiplies.
+        Cycles of each load that a warp issues before it multiplies.
     turn : float
-        From asking to multiplying.
+        Cycles from issuing loads to multiplying.
     """
 
     read_bytes: float

@@ -1,4 +1,4 @@
-"""Cycles of what every kind of tile of the implicit GEMM fed by the tensor memory accelerator has to do."""
+"""Cycles of the work common to all kinds of tiles of the implicit GEMM fed by the tensor memory accelerator."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import ROW_BYTES, row_byte
 from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 
 _CACHED_BYTES: Final = 36e6
-"""How much of x, weight and y the H200's L2 cache holds."""
+"""Bytes of x, weight and y that the H200's L2 cache holds."""
 _DISPLACED: Final = 2.0
-"""Bytes that it does not find for each beyond those: what comes in turn after turn displaces what comes next."""
+"""Cache misses, in bytes, per byte beyond those: in cyclic use, bytes just loaded displace those needed next."""
 _SHARPNESS: Final = 4
-"""The power in the sum of what passes side by side: the larger, the more is it the longest alone."""
+"""The power with which concurrent times add up: the larger, the more the longest one decides alone."""
 
 
 def side_by_side(*cycles: Any) -> Any:
-    """What passes at a time: the longest, and more where others are about as long."""
-    return sum(each**_SHARPNESS for each in cycles) ** (1 / _SHARPNESS)
+    """Cycles of concurrent work: the longest part, and more where other parts are about as long."""
+    return sum(part**_SHARPNESS for part in cycles) ** (1 / _SHARPNESS)
 
 
 def memory_cycles(problems: Problems, processors: int) -> Any:
-    """What moving x, weight and y takes, each once."""
-    costs, item = menu.SMALL_COSTS, problems.dtype.itemsize_bytes
+    """Cycles to move x, weight and y once each."""
+    costs, itemsize = menu.SMALL_COSTS, problems.dtype.itemsize_bytes
     weight = problems.k * problems.c * problems.r * problems.s
-    read = (problems.n * problems.h * problems.w * problems.c + weight) * item
-    written = problems.n * problems.p * problems.q * problems.k * item
+    read = (problems.n * problems.h * problems.w * problems.c + weight) * itemsize
+    written = problems.n * problems.p * problems.q * problems.k * itemsize
     moved = read + written
     uncached = np.minimum(moved, np.maximum(0, (moved - _CACHED_BYTES) * _DISPLACED))
     return (read / costs.read_bytes + written / costs.written_bytes + uncached / costs.memory_bytes) / processors
 
 
 def row_cycles(problems: Problems, pixel: float) -> tuple[Any, Any]:
-    """Cycles of a multiprocessor for a pixel, `pixel` in im2col mode, and for a filter: in the mean of all stages.
+    """Cycles of a multiprocessor for a pixel, `pixel` in im2col mode, and for a filter, averaged over all stages.
 
-    In im2col mode half a row takes about as long as a whole one.
+    In im2col mode half a row takes about as long as a whole row.
     """
     row_bytes, dense, costs = row_bytes_of(problems), is_dense(problems), menu.SMALL_COSTS
     is_ragged = problems.c * problems.dtype.itemsize_bytes % row_bytes > 0
     ragged = is_ragged * problems.r * problems.s / stages_of(problems)
-    whole = np.where(dense, row_bytes, ROW_BYTES[1]) / costs.loaded_bytes
-    of_pixel = np.where(dense, whole, np.where(row_bytes == ROW_BYTES[1], pixel, costs.pixel))
-    return of_pixel + ragged * (costs.ragged - of_pixel), whole + ragged * (costs.ragged - whole)
+    whole_row = np.where(dense, row_bytes, ROW_BYTES[1]) / costs.loaded_bytes
+    of_pixel = np.where(dense, whole_row, np.where(row_bytes == ROW_BYTES[1], pixel, costs.pixel))
+    return of_pixel + ragged * (costs.ragged - of_pixel), whole_row + ragged * (costs.ragged - whole_row)

@@ -1,4 +1,4 @@
-"""Tensor maps as the driver encodes them, into memory aligned as it asks for."""
+"""Tensor maps as the driver encodes them, in memory with the alignment that it requires."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _DRIVER_THAT_KNOWS_SMALL: Final = 13010
 
 
 def encoded(described: Map, dtype: DType, address: int) -> ctypes.Array[ctypes.c_uint64]:
-    """The 128 bytes that a kernel takes by value, for a tensor at this device address.
+    """The 128 bytes of a map that a kernel takes by value, for a tensor at this device address.
 
-    As tf32, float32 is rounded to the nearest tf32 when it is loaded.
+    With dtype tf32, float32 elements are rounded to the nearest tf32 when they are loaded.
 
     Raises
     ------
@@ -33,11 +33,11 @@ def encoded(described: Map, dtype: DType, address: int) -> ctypes.Array[ctypes.c
     rank = len(described.sizes)
     sizes = _array(ctypes.c_uint64, described.sizes)
     strides = _array(ctypes.c_uint64, described.strides_bytes)
-    last = (_NO_INTERLEAVE, _SWIZZLES[described.row_bytes], _PROMOTE_128, _ZEROS)
+    tail = (_NO_INTERLEAVE, _SWIZZLES[described.row_bytes], _PROMOTE_128, _ZEROS)
     head = (ctypes.byref(target), _TYPES[dtype], rank, ctypes.c_void_p(address), sizes, strides)
     if isinstance(described, TiledMap):
         box = _array(ctypes.c_uint32, described.box)
-        status = _driver().cuTensorMapEncodeTiled(*head, box, _array(ctypes.c_uint32, (1,) * rank), *last)
+        status = _driver().cuTensorMapEncodeTiled(*head, box, _array(ctypes.c_uint32, (1,) * rank), *tail)
     else:
         status = _driver().cuTensorMapEncodeIm2col(
             *head,
@@ -46,7 +46,7 @@ def encoded(described: Map, dtype: DType, address: int) -> ctypes.Array[ctypes.c
             ctypes.c_uint32(described.channels),
             ctypes.c_uint32(described.pixels),
             _array(ctypes.c_uint32, (1, *described.steps, 1)),
-            *last,
+            *tail,
         )
     _check(status)
     if prod(described.sizes) * dtype.itemsize_bytes < _SMALL_BYTES and _version() <= _DRIVER_THAT_KNOWS_SMALL:

@@ -1,4 +1,4 @@
-"""Launcher of the four sources here, one for each kind of tile."""
+"""Launcher of the four sources of this folder, one for each kind of tile."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from conv_advisor.kernels.cuda.parts.source import Source
 from conv_advisor.kernels.variant import Launch
 
 _KEPT: Final = 256
-"""Sets of maps that a launch keeps: one for each set of operands that take turns, as do layers of one shape. With one
-too few, every launch would make its maps anew."""
+"""Sets of maps that a launch caches: one for each set of operands that launches rotate over, as layers of one shape do.
+With one too few, every launch would encode its maps anew."""
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
-    """One launch, with the cut of the kernel's own rule."""
+    """One launch, with the cut that the plan chooses."""
     problem = by_patches(problem)
     return launch(problem, device, plans.plan_cut(problem, device))
 
@@ -85,34 +85,48 @@ def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Ti
 
 
 def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: SmallTile) -> Launch:
-    of = small.arranged(tile, problem, device.processors or 1)
+    arrangement = small.arranged(tile, problem, device.processors or 1)
     across, _ = plans.tiles_of(tile, problem)
     start = prepare_start(
         kernel,
-        (int(of.columns), int(of.rows), 1),
+        (int(arrangement.columns), int(arrangement.rows), 1),
         tile.threads,
-        int(of.shared_bytes),
-        (*_sizes(problem), across, of.filters, stages_of(problem), of.slots, of.is_kept, of.recycles),
+        int(arrangement.shared_bytes),
+        (
+            *_sizes(problem),
+            across,
+            arrangement.filters,
+            stages_of(problem),
+            arrangement.slots,
+            arrangement.is_kept,
+            arrangement.recycles,
+        ),
         overlaps=overlaps(small.SOURCE),
         is_structure=True,
     )
-    return _storing_itself(start, problem, tile.bp, int(of.filters))
+    return _storing_itself(start, problem, tile.bp, int(arrangement.filters))
 
 
 def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[SplitTile]) -> Launch:
-    of = split.arranged(cut.tile, cut.cluster, problem, device.processors or 1)
+    arrangement = split.arranged(cut.tile, cut.cluster, problem, device.processors or 1)
     chunks = ceil_div(problem.c * problem.dtype.itemsize_bytes, row_bytes_of(problem))
-    sizes = (*_sizes(problem), of.pixels, of.filters, *divmod(stages_of(problem), cut.cluster), of.slots)
-    start = _start_sharing(kernel, split.SOURCE, cut, of, (*sizes, *_shares(problem, of, chunks)))
-    return _storing_itself(start, problem, int(of.pixels), int(of.filters))
+    sizes = (
+        *_sizes(problem),
+        arrangement.pixels,
+        arrangement.filters,
+        *divmod(stages_of(problem), cut.cluster),
+        arrangement.slots,
+    )
+    start = _start_sharing(kernel, split.SOURCE, cut, arrangement, (*sizes, *_shares(problem, arrangement, chunks)))
+    return _storing_itself(start, problem, int(arrangement.pixels), int(arrangement.filters))
 
 
 def _launch_straight(kernel: Any, problem: ConvProblem, cut: Cut[StraightTile]) -> Launch:
-    of = straight.arranged(cut.tile, cut.cluster, problem)
-    of_block = (*divmod(int(of.steps), cut.cluster), straight.pieces_of(problem))
-    sizes = (*_sizes(problem), problem.h, problem.w, of.pixels, of.filters, *of_block)
+    arrangement = straight.arranged(cut.tile, cut.cluster, problem)
+    of_block = (*divmod(int(arrangement.steps), cut.cluster), straight.pieces_of(problem))
+    sizes = (*_sizes(problem), problem.h, problem.w, arrangement.pixels, arrangement.filters, *of_block)
     pieces = problem.c // straight.PIECE
-    start = _start_sharing(kernel, straight.SOURCE, cut, of, (*sizes, *_shares(problem, of, pieces)))
+    start = _start_sharing(kernel, straight.SOURCE, cut, arrangement, (*sizes, *_shares(problem, arrangement, pieces)))
     return launch_of(start, problem.epilogue)
 
 
@@ -120,15 +134,15 @@ def _start_sharing(
     kernel: Any,
     source: Source,
     cut: Cut[SplitTile] | Cut[StraightTile],
-    of: split.Arrangement | straight.Arrangement,
+    arrangement: split.Arrangement | straight.Arrangement,
     sizes: tuple[int, ...],
 ) -> Start:
-    """Of a source whose blocks may share gemm_k: a cluster for every tile."""
+    """The start of a source whose blocks may share gemm_k: a cluster for every tile."""
     return prepare_start(
         kernel,
-        (int(of.down) * cut.cluster, int(of.columns), 1),
+        (int(arrangement.down) * cut.cluster, int(arrangement.columns), 1),
         cut.tile.threads,
-        int(of.shared_bytes),
+        int(arrangement.shared_bytes),
         sizes,
         cluster=cut.cluster,
         overlaps=overlaps(source),
@@ -136,15 +150,15 @@ def _start_sharing(
     )
 
 
-def _shares(problem: ConvProblem, of: split.Tiling, of_tap: int) -> tuple[int, ...]:
-    """What `Sizes` of these ends with: a block's part of a tile, and divisors, what a tap has so many of among them."""
-    divisors = (problem.p * problem.q, problem.q, of_tap, problem.s)
-    of_divisors = (each for divisor in divisors for each in (divisor, *divider(int(divisor))))
-    return of.owned, magic(int(of.owned), 16), *of_divisors
+def _shares(problem: ConvProblem, tiling: split.Tiling, units_of_tap: int) -> tuple[int, ...]:
+    """The last fields of `Sizes` in these sources: a block's part of a tile, and divisors, also the units of a tap."""
+    divisors = (problem.p * problem.q, problem.q, units_of_tap, problem.s)
+    of_divisors = (number for divisor in divisors for number in (divisor, *divider(int(divisor))))
+    return tiling.owned, magic(int(tiling.owned), 16), *of_divisors
 
 
 def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: int) -> Launch:
-    """The launch of a kernel whose threads store y: x and weight come by maps, of so many pixels and filters a tile."""
+    """The launch of a kernel whose threads store y; x and weight are loaded by maps, a tile's pixels and filters."""
     of_weight = maps.weight_map(problem, filters)
     maps_at = _kept_maps(((maps.x_map(problem, pixels), problem.dtype), (of_weight, problem.dtype)))
 
@@ -155,7 +169,7 @@ def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: in
 
 
 def _sizes(problem: ConvProblem) -> tuple[int, ...]:
-    """What `Sizes` of every source here begins with."""
+    """The first fields of `Sizes` in every source here."""
     return (
         *(problem.c, problem.k, problem.r, problem.s),
         *(maps.pixels_of(problem), problem.p * problem.q, problem.q),
@@ -164,10 +178,10 @@ def _sizes(problem: ConvProblem) -> tuple[int, ...]:
 
 
 def _kept_maps(described: tuple[tuple[maps.Map, DType], ...]) -> Callable[..., tuple[Any, ...]]:
-    """Encodes maps of tensors at some addresses. Operands stay where they are while a network runs: it is done once."""
+    """A function that encodes the maps for given addresses, cached since operands do not move while a network runs."""
 
     @lru_cache(_KEPT)
-    def maps_at(*places: int) -> tuple[Any, ...]:
-        return tuple(encoded(*each, place) for each, place in zip(described, places, strict=True))
+    def maps_at(*pointers: int) -> tuple[Any, ...]:
+        return tuple(encoded(*tensor, pointer) for tensor, pointer in zip(described, pointers, strict=True))
 
     return maps_at

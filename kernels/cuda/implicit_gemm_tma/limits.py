@@ -1,4 +1,4 @@
-"""What the maps of the tensor memory accelerator can tell: the rule, which advice asks without tiles or launchers."""
+"""Limits of the maps of the tensor memory accelerator: the rule, which advice uses without tiles or launchers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.parts import shapes
 
 ROW_UNIT_BYTES: Final = 16
-"""What the bytes of a pixel's channels and filters are multiples of."""
+"""The bytes of a pixel's channels and of its filters are multiples of this."""
 STAGE_BYTES: Final = 128
 """Most bytes of a tap's channels that are multiplied at a time."""
 MOST_OFFSET: Final = 255
-"""How far a tap may lie from the first one, in rows or columns."""
+"""Largest distance of a tap from the first tap, in rows or columns."""
 CORNERS: Final = range(-128, 128)
-"""Where the corners of a box of pixels may lie, from those of x."""
+"""Offsets that the corners of a box of pixels may have from those of x."""
 MOST_STEP: Final = 8
 """The largest stride of a convolution."""
 
 
 def upper_corner(problem: ConvProblem) -> tuple[int, int]:
-    """Column and row of the last output's first tap, from the last of x."""
+    """Column and row of the last output's first tap, relative to the last pixel of x."""
     return (
         (problem.q - 1) * problem.stride_w - problem.pad_w - (problem.w - 1),
         (problem.p - 1) * problem.stride_h - problem.pad_h - (problem.h - 1),
@@ -29,14 +29,14 @@ def upper_corner(problem: ConvProblem) -> tuple[int, int]:
 
 
 def by_patches(problem: ConvProblem) -> ConvProblem:
-    """The same layer by its patches, where those fill more of a stage than single pixels do, or any.
+    """The same layer by its patches, where it has any and they fill more of a stage than single pixels do.
 
-    Where patches are too high for a step, several rows of x are one, and the filter's rows in it are as many columns, a
-    row of patches apart: memory is still the same.
+    Where patches are too high for a stride, several rows of x are viewed as one row, and the filter's rows in it as
+    columns that are a row of patches apart: the memory is still the same.
     """
     viewed = shapes.by_patches(problem)
-    item = problem.dtype.itemsize_bytes
-    if viewed == problem or viewed.s * _stages(viewed.c * item) >= problem.s * _stages(problem.c * item):
+    itemsize = problem.dtype.itemsize_bytes
+    if viewed == problem or viewed.s * _stages(viewed.c * itemsize) >= problem.s * _stages(problem.c * itemsize):
         return problem
     (r, h, w), is_stacked = (viewed.r, viewed.h, viewed.w), viewed.stride_h == viewed.r and viewed.dilation_h == 1
     if r <= MOST_STEP or not is_stacked or viewed.pad_h or viewed.pad_h_end:
@@ -51,7 +51,7 @@ def _stages(channel_bytes: int) -> int:
 
 
 def why_not(problem: ConvProblem) -> str | None:
-    """Why no map can be made, as far as the maps' own limits say."""
+    """Why no map can be made by the maps' own limits, or None."""
     problem, unit = by_patches(problem), ROW_UNIT_BYTES // problem.dtype.itemsize_bytes
     if problem.c % unit or problem.k % unit:
         return f"c and k are {problem.c} and {problem.k}, not multiples of {unit}"

@@ -1,4 +1,4 @@
-"""What the tensor memory accelerator is told of x, weight and y: pure arithmetic, the innermost dimension first."""
+"""Descriptions of x, weight and y for the tensor memory accelerator: pure arithmetic, innermost dimension first."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class TiledMap:
     ----------
     sizes : tuple of int
     strides_bytes : tuple of int
-        Of all dimensions but the innermost.
+        Strides of all dimensions but the innermost.
     box : tuple of int
     row_bytes : int
-        The swizzle's span.
+        Span of the swizzle.
     """
 
     sizes: tuple[int, ...]
@@ -37,14 +37,14 @@ class Im2colMap:
     Parameters
     ----------
     sizes, strides_bytes : tuple of int
-        As of `TiledMap`.
+        As in `TiledMap`.
     lower, upper : tuple of int
-        Columns and rows by which the first taps of all outputs lie before the first pixel, and behind the last; a
-        negative number lies inside.
+        Corners of the box of the first taps of all outputs, as columns and rows: `lower` from the first pixel of x,
+        `upper` from the last; negative offsets point to earlier columns and rows.
     steps : tuple of int
         Columns and rows between the taps of neighbouring outputs.
     channels, pixels : int
-        That a box has.
+        Channels and pixels of a box.
     row_bytes : int
     """
 
@@ -62,10 +62,10 @@ Map = TiledMap | Im2colMap
 
 
 def x_map(problem: ConvProblem, pixels: int) -> Map:
-    """A matrix where every pixel is one of y; else the pixels that the first tap meets: boxes of so many."""
+    """The map of x in boxes of ``pixels``: a matrix where every pixel is one of y, else the pixels of the first tap."""
     row_bytes = row_bytes_of(problem)
-    channels, item = row_bytes // problem.dtype.itemsize_bytes, problem.dtype.itemsize_bytes
-    row = problem.c * item
+    channels, itemsize = row_bytes // problem.dtype.itemsize_bytes, problem.dtype.itemsize_bytes
+    row = problem.c * itemsize
     if is_dense(problem):
         return TiledMap((problem.c, pixels_of(problem)), (row,), (channels, pixels), row_bytes)
     return Im2colMap(
@@ -81,9 +81,9 @@ def x_map(problem: ConvProblem, pixels: int) -> Map:
 
 
 def weight_map(problem: ConvProblem, filters: int) -> TiledMap:
-    """Channels, taps and so many filters, in eights no more than there are.
+    """The map of weight: channels, taps and ``filters`` filters, at most the problem's filters rounded up to eights.
 
-    A box that ends behind the last channel is not filled with the next tap's.
+    A box that reaches beyond the last channel is not filled with channels of the next tap.
     """
     row_bytes, row = row_bytes_of(problem), problem.c * problem.dtype.itemsize_bytes
     taps = problem.r * problem.s
@@ -92,10 +92,10 @@ def weight_map(problem: ConvProblem, filters: int) -> TiledMap:
 
 
 def y_map(problem: ConvProblem, row_bytes: int = BOX_ROW_BYTES, *, is_split: bool) -> TiledMap:
-    """A matrix of pixels and filters; that of the residual too."""
-    item = problem.dtype.itemsize_bytes
-    box = (row_bytes // item, SPLIT_BOX if is_split else BOX)
-    return TiledMap((problem.k, pixels_of(problem)), (problem.k * item,), box, row_bytes)
+    """The map of y, a matrix of pixels and filters, which also serves the residual."""
+    itemsize = problem.dtype.itemsize_bytes
+    box = (row_bytes // itemsize, SPLIT_BOX if is_split else BOX)
+    return TiledMap((problem.k, pixels_of(problem)), (problem.k * itemsize,), box, row_bytes)
 
 
 def pixels_of(problem: ConvProblem) -> int:

@@ -1,4 +1,4 @@
-"""The tiles of the implicit GEMM that the tensor memory accelerator feeds, and what they are expected to take."""
+"""The tiles of the implicit GEMM that the tensor memory accelerator feeds, and constants of their expected times."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 
 ROW_BYTES: Final = (64, 128)
-"""Bytes of the channels of one tap in a stage: as many as a swizzle spans."""
+"""Bytes of the channels of one tap in a stage, which is the span of a swizzle."""
 ALIGNMENT: Final = 1024
-"""What stages in shared memory are aligned to."""
+"""Alignment of stages in shared memory."""
 GROUPS: Final = 2
-"""Groups of 128 threads that multiply; another one loads."""
+"""Groups of 128 threads that multiply; one more group loads."""
 THREADS: Final = 128 * (1 + GROUPS)
 BYTES_OF_CYCLE: Final = 4096
-"""Operand bytes, pixels times filters times bytes of a row, that the tensor cores of a multiprocessor multiply."""
+"""Pixels times filters times bytes of a row that the tensor cores of a multiprocessor multiply in a cycle."""
 CYCLES_OF_US: Final = 1755
-"""The clock under load."""
+"""The clock under load, in cycles per us."""
 BOX: Final = 64
 """Pixels of a box of y, which a group fills."""
 SPLIT_BOX: Final = 16
-"""The same where blocks share a tile, and a warp fills it."""
+"""Pixels of a box of y where blocks share a tile, which a warp fills."""
 BOX_ROW_BYTES: Final = 128
 """Bytes of the filters of a pixel in a box, if they divide those of a tile; else half as many."""
 BOXES_BYTES: Final = GROUPS * 2 * BOX * BOX_ROW_BYTES
-"""Boxes of y in shared memory: two of each group."""
+"""Boxes of y in shared memory: two per group."""
 SPLIT_ROW_BYTES: Final = 128
-"""Bytes of a row where blocks share a tile: with fewer there is little to share."""
+"""Bytes of a row where blocks share a tile: with shorter rows there is little to share."""
 LEAST_PIXELS: Final = 4096
-"""From which on rows are halved for what they would leave empty: with fewer, blocks or warps may share gemm_k."""
+"""Pixels from which on half-empty rows are halved: with fewer pixels, blocks or warps may share gemm_k instead."""
 MOST_HALVED_BYTES: Final = 320
-"""Up to which channels of a tap are: of more, what is empty is too small a part."""
+"""Bytes of a tap's channels up to which rows are halved: with more, the empty part is too small."""
 CLUSTERS: Final[Mapping[int, int]] = {2: 66, 3: 42, 4: 28, 5: 22, 6: 17, 7: 15, 8: 14}
-"""Clusters of so many blocks, one a multiprocessor, that run at a time on the H200's 132: as the times of cuts tell."""
+"""Clusters that run at a time on the H200's 132 multiprocessors, one block each, by blocks of a cluster: from times."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes at a time: `bf` filters of `bp` pixels.
+    """The outputs that a block computes at a time: `bf` filters of `bp` pixels.
 
     Parameters
     ----------
     bp, bf : int
     stages : int
-        In shared memory at a time, of 128 bytes a row.
+        Stages in shared memory at a time, with rows of 128 bytes.
     products : int
-        Of tf32 that make one of float32: 3, and both parts of the weight are in shared memory; else 1.
+        Products of tf32 per product of float32: 3, with both parts of the weight in shared memory; else 1.
     by_turns : bool
-        Whether groups take such tiles by turns, not a half of each: one ends its sums while the other multiplies.
+        Whether groups take whole tiles by turns, not half of each: one stores its sums while the other multiplies.
     """
 
     bp: int
@@ -62,7 +62,7 @@ class Tile:
     by_turns: bool = False
 
     def defines(self, row_bytes: int, *, is_dense: bool, is_split: bool) -> dict[str, int]:
-        """What the source is compiled with."""
+        """The source's definitions for this tile."""
         return {
             "BP": self.bp,
             "BF": self.bf,
@@ -75,7 +75,7 @@ class Tile:
         }
 
     def boxes(self, dtype: DType, pixels: int) -> int:
-        """Boxes of y of so many pixels."""
+        """Number of boxes of y with ``pixels`` pixels each."""
         return self.bp * self.bf * dtype.itemsize_bytes // (pixels * self.box_row_bytes(dtype))
 
     def box_row_bytes(self, dtype: DType) -> int:
@@ -108,9 +108,9 @@ TILES_BY_TURNS: Final = tuple(
         *((64, 256, 4), (192, 128, 4), (256, 64, 4)),
     )
 )
-"""Tiles of which one group has registers for all sums."""
+"""Tiles for whose sums one group has enough registers."""
 TILES_OF_PARTS: Final = (Tile(128, 128, stages=4, products=3), Tile(128, 64, stages=6, products=3))
-"""Tiles for float32: a thread has registers for two sets of these tiles' sums."""
+"""Tiles for float32, for which a thread has registers for two sets of sums."""
 
 
 _TF32: Final = Costs(
@@ -225,8 +225,8 @@ STRAIGHT_COSTS: Final = StraightCosts(
 def row_bytes_of(problems: Problems) -> Any:
     """Bytes of a row of a stage.
 
-    But in float32 half as many where the channels of a tap fill half a row or less, or one row or two and a half; these
-    not where a 1x1 filter meets every pixel, or pixels are few: there it gains nothing.
+    Except in float32, rows are halved where the channels of a tap fill at most half a row, or one or two and a half
+    rows. In the latter case they are not where a 1x1 filter reads every pixel, or pixels are few: it gains nothing.
     """
     if problems.dtype is DType.FLOAT32:
         return ROW_BYTES[1]
@@ -238,13 +238,13 @@ def row_bytes_of(problems: Problems) -> Any:
 
 
 def stages_of(problems: Problems) -> Any:
-    """Stages of all gemm_k."""
+    """Stages of the whole gemm_k."""
     chunks = ceil_div(problems.c * problems.dtype.itemsize_bytes, row_bytes_of(problems))
     return problems.r * problems.s * chunks
 
 
 def multiplied_bytes(problems: Problems) -> Any:
-    """Bytes of a row that are multiplied, in the mean of all stages: not those of a half without channels."""
+    """Bytes of a row that are multiplied, averaged over all stages; a half row without channels is not multiplied."""
     if problems.dtype is DType.FLOAT32:
         return ROW_BYTES[1]
     half = row_bytes_of(problems) // 2

@@ -44,9 +44,9 @@ from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 _PROCESSORS: Final = 132
-"""Multiprocessors of the device that `CLUSTERS` is of."""
+"""Multiprocessors of the device that `CLUSTERS` was measured on."""
 _AT_A_TIME: Final = np.array([0, _PROCESSORS, *CLUSTERS.values()])
-"""Clusters of so many blocks that run at a time on that device, and blocks alone."""
+"""Clusters that run at a time on that device, indexed by blocks of a cluster; 1 is a block alone."""
 _CHOICES: Final[Mapping[DType, Choice[Tile]]] = {dtype: choice_of(tiles_for(dtype), max(CLUSTERS)) for dtype in DType}
 
 AnyTile = Tile | SmallTile | SplitTile | StraightTile
@@ -58,10 +58,10 @@ def tiles_of(tile: AnyTile, problems: Problems) -> tuple[Any, Any]:
 
 
 def blocks_of(cut: Cut[Any], problem: ConvProblem, device: Device) -> int:
-    """The grid."""
+    """Blocks of the grid."""
     if isinstance(cut.tile, SmallTile):
-        of = small.arranged(cut.tile, problem, device.processors or 1)
-        return int(of.columns * of.rows)
+        arrangement = small.arranged(cut.tile, problem, device.processors or 1)
+        return int(arrangement.columns * arrangement.rows)
     if isinstance(cut.tile, SplitTile | StraightTile):
         across, down = tiles_of(cut.tile, problem)
         return int(across * down) * cut.cluster
@@ -69,34 +69,34 @@ def blocks_of(cut: Cut[Any], problem: ConvProblem, device: Device) -> int:
 
 
 def _grid(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
-    """A cluster for every tile; of blocks alone one for every multiprocessor, or tile where these are fewer."""
+    """Blocks of the grid: a cluster for every tile; without clusters, one per multiprocessor, at most one per tile."""
     across, down = tiles_of(tile, problems)
     count = across * down
     return np.where(np.greater(cluster, 1), count * cluster, np.minimum(count, device.processors or 1))
 
 
 def received_bytes(tile: Tile, cluster: Any, dtype: DType) -> Any:
-    """What other blocks push to one: their sums of its boxes, where its stages were."""
+    """Bytes that other blocks push to a block: their sums of its boxes, which replace its stages."""
     sums_of_box = SPLIT_BOX * BOX_ROW_BYTES // dtype.itemsize_bytes
     return ceil_div(tile.boxes(dtype, SPLIT_BOX), cluster) * (cluster - 1) * sums_of_box * 4
 
 
 def turns_of(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
-    """Tiles that come to a block, or to the multiprocessors of a cluster, one after the other."""
+    """Tiles that a block, or the multiprocessors of a cluster, computes one after the other."""
     across, down = tiles_of(tile, problems)
     room = _AT_A_TIME[cluster] * (device.processors or 1) // _PROCESSORS
     return ceil_div(across * down, np.maximum(1, room))
 
 
 def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
-    """Time in us of the multiprocessor that has most to do.
+    """Time in us of the busiest multiprocessor.
 
     Parameters
     ----------
     tile : Tile
-        One, or several `stacked`.
+        One tile, or several `stacked`.
     cluster : int or int array
-        Blocks that share its gemm_k.
+        Blocks that share a tile's gemm_k.
     problems : ConvProblem or Shapes
     device : Device
     """
@@ -120,7 +120,7 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
-    """Every large tile alone, and shared by as many blocks as have a stage and room for what they receive; small ones.
+    """Every large tile, alone or shared by blocks that each have a stage and room to receive sums; and small tiles.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[AnyTile], float]:
-    """The cuts of one problem, and the time in us that each is expected to take."""
+    """The cuts of one problem, and the expected time of each in us."""
     return expected_of(offers(Shapes.of(by_patches(problem)), device))
 
 
@@ -151,7 +151,7 @@ def plan_cut(problem: ConvProblem, device: Device) -> Cut[AnyTile]:
 
 
 def build_of(cut: Cut[AnyTile], problem: ConvProblem) -> tuple[Source, Defines]:
-    """The source of a cut's kernel, which has its name, and what it is compiled with."""
+    """The source of a cut's kernel, which has the kernel's name, and its definitions."""
     row_bytes, dense = row_bytes_of(problem), bool(is_dense(problem))
     if isinstance(cut.tile, SmallTile):
         return small.SOURCE, cut.tile.defines(row_bytes, is_dense=dense)
@@ -163,7 +163,7 @@ def build_of(cut: Cut[AnyTile], problem: ConvProblem) -> tuple[Source, Defines]:
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What implicit_gemm_tma.cu is compiled with for this precision."""
+    """The sets of definitions of implicit_gemm_tma.cu for this precision."""
     rows = ROW_BYTES if dtype is not DType.FLOAT32 else (SPLIT_ROW_BYTES,)
     return tuple(
         tile.defines(row_bytes, is_dense=is_dense, is_split=is_split)

@@ -1,4 +1,4 @@
-"""Small tiles whose gemm_k warps and blocks share: how they are launched, and their time."""
+"""Small tiles whose gemm_k warps and blocks share: their launches and expected times."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 ROW_BYTES: Final = 128
-"""The row of a stage: layers with shorter ones have none of these tiles."""
+"""Bytes of a row of a stage: layers with shorter rows have none of these tiles."""
 MOST_SLOTS: Final = 32
-"""For which the source has barriers."""
+"""Slots for which the source has barriers."""
 _BARRIER_BYTES: Final = (3 * MOST_SLOTS + 1) * 8
 _FILTERS_UNIT: Final = 8
-"""Rows of the swizzle."""
+"""Rows of the swizzle; a tile's filters are a multiple of it."""
 _LEAST_SLOTS: Final = 3
-"""Stages in shared memory at a time, or all."""
+"""Stages in shared memory at a time, at least, unless a block has fewer."""
 _LARGEST_CLUSTER: Final = 16
 _MOST_RESIDENT: Final = 4
-"""Blocks of a multiprocessor, of any tile."""
+"""Blocks of a multiprocessor, at most, for any tile."""
 MOST_COLUMNS: Final = 65_535
-"""Blocks beside each other that a grid may have."""
+"""Blocks in y that a grid may have."""
 _GROUP_ROWS: Final = 64
 """Rows of a product that four warps make together."""
 _GROUPS: Final = (18, 18, 16, 16, 16, 16, 16, 7)
-"""Multiprocessors of an H200 that a cluster of more than two blocks lies within, as the times of cuts tell: of no more
-blocks than these, however many share a multiprocessor."""
+"""Multiprocessors of each group of an H200 within which a cluster of more than two blocks lies, inferred from times of
+cuts. A cluster has no more blocks than its group has multiprocessors, however many blocks share a multiprocessor."""
 _PROCESSORS: Final = 132
 """Multiprocessors of that device."""
 
 
 @dataclass(frozen=True)
 class SplitTile:
-    """What a block computes: `bf` filters of `bp` pixels.
+    """The outputs of a block: `bf` filters of `bp` pixels.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ class SplitTile:
     rows, columns, parts : int
         Warps along the rows of the products, along their columns, and along a stage.
     blocks : int
-        That a multiprocessor's registers have room for.
+        Blocks that a multiprocessor's registers have room for.
     is_wgmma : bool
-        Whether four warps multiply together, filters by pixels; else each by mma.sync, pixels by filters.
+        Whether four warps multiply together, filters by pixels; else each warp by mma.sync, pixels by filters.
     is_parted : bool
-        Whether three more warps then write the low parts of pixels in float32.
+        Whether, with wgmma in float32, three more warps write the low parts of pixels.
     """
 
     bp: int
@@ -77,11 +77,11 @@ class SplitTile:
 
     @property
     def threads(self) -> int:
-        """Warps that multiply, one that loads, and those that part pixels."""
+        """Threads of the warps that multiply, of one that loads, and of those that split pixels into parts."""
         return 32 * (self.rows * self.columns * self.parts + 1 + 3 * self.is_parted)
 
     def defines(self, dtype: DType, *, is_dense: bool) -> Defines:
-        """What the source is compiled with."""
+        """The source's definitions for this tile."""
         return {
             "BP": self.bp,
             "BF": self.bf,
@@ -101,7 +101,7 @@ class SplitTile:
 
     @property
     def sums_bytes(self) -> Any:
-        """Shared memory of the sums of all warps, where stages were."""
+        """Shared memory of the sums of all warps, which replace the stages."""
         return self.parts * self.bp * (self.bf + 8 - 4 * self.is_wgmma) * 4
 
 
@@ -125,18 +125,18 @@ _CHOICES: Final[Mapping[DType, Choice[SplitTile]]] = {
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a launch shares a problem out among blocks: of one problem and cut, or of many.
+    """How a launch divides a problem among blocks: for one problem and cut, or many.
 
     Parameters
     ----------
     down, columns : int
         Tiles of pixels and of filters.
     pixels, filters : int
-        Of a tile: of all the same.
+        Pixels and filters of a tile, the same for all tiles.
     owned : int
         Pixels of a tile that a block of a cluster adds up and stores.
     received_bytes : int
-        Shared memory of a block for the sums of the others of its cluster.
+        Shared memory of a block for the sums of the other blocks of its cluster.
     """
 
     down: Any
@@ -148,7 +148,7 @@ class Tiling:
 
     @classmethod
     def of(cls, bp: Any, bf: Any, cluster: Any, problems: Problems) -> Tiling:
-        """Tiles of one size, of so many pixels and filters at most."""
+        """Tiles of equal size, of at most ``bp`` pixels and ``bf`` filters."""
         all_pixels = problems.n * problems.p * problems.q
         down, columns = ceil_div(all_pixels, bp), ceil_div(problems.k, bf)
         pixels = ceil_div(all_pixels, down)
@@ -160,7 +160,7 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Arrangement(Tiling):
-    """A tiling, and what a launch gives each block.
+    """A tiling, and the resources of each block.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class Arrangement(Tiling):
     slots : int
         Stages in shared memory at a time.
     body_bytes, shared_bytes : int
-        Of a block: of its stages or sums, and of all.
+        Shared memory of a block: of its stages or sums, and in all.
     """
 
     resident: Any
@@ -179,79 +179,83 @@ class Arrangement(Tiling):
 
     @property
     def fits(self) -> Any:
-        """Whether there is shared memory for the sums, and for stages enough to load ahead."""
+        """Whether shared memory has room for the sums, and for enough stages to load ahead."""
         return self.slots > 0
 
 
 def arranged(tile: SplitTile, cluster: Any, problems: Problems, processors: int) -> Arrangement:
-    """As many blocks of a multiprocessor as come to it and it holds; the shared memory that is left goes to stages."""
+    """As many blocks per multiprocessor as run on it and fit it; stages take the remaining shared memory."""
     tiling = Tiling.of(tile.bp, tile.bf, cluster, problems)
     resident = sharing(tiling.down * tiling.columns * cluster, cluster, tile.blocks, processors)
-    beside = _BARRIER_BYTES + ALIGNMENT + tiling.received_bytes
-    room = HOPPER_SHARED_BYTES // resident - RESERVED_BYTES - beside
+    fixed_bytes = _BARRIER_BYTES + ALIGNMENT + tiling.received_bytes
+    room = HOPPER_SHARED_BYTES // resident - RESERVED_BYTES - fixed_bytes
     of_block = ceil_div(stages_of(problems), cluster)
     fitting = np.minimum(room // tile.stage_bytes, MOST_SLOTS)
     is_enough = (fitting >= np.minimum(of_block, _LEAST_SLOTS)) & (tile.sums_bytes <= room)
     slots = np.where(is_enough, np.minimum(fitting, of_block), 0)
     body = np.maximum(slots * tile.stage_bytes, tile.sums_bytes)
-    return Arrangement(**vars(tiling), resident=resident, slots=slots, body_bytes=body, shared_bytes=beside + body)
+    return Arrangement(**vars(tiling), resident=resident, slots=slots, body_bytes=body, shared_bytes=fixed_bytes + body)
 
 
 def blocks_at_a_time(cluster: Any, resident: Any, processors: int) -> Any:
-    """Blocks that run at a time, so many a multiprocessor: a cluster lies within one group of multiprocessors."""
+    """Blocks that run at a time, ``resident`` per multiprocessor; a cluster lies within one group of these."""
     groups = [group * processors // _PROCESSORS for group in _GROUPS]
     clusters = sum(np.where(np.less_equal(cluster, group), group * resident // cluster, 0) for group in groups)
     return np.where(np.greater(cluster, 2), np.maximum(1, clusters) * cluster, processors * resident)
 
 
 def sharing(blocks: Any, cluster: Any, most: Any, processors: int) -> Any:
-    """Blocks that share a multiprocessor where so many run, at the most: the fewest with which all run at a time."""
+    """Blocks that share a multiprocessor, at most: the fewest with which all ``blocks`` run at a time."""
     shared = np.minimum(1, blocks)
-    for held in range(1, _MOST_RESIDENT):
-        shared += (blocks > blocks_at_a_time(cluster, held, processors)) & (held < most)
+    for resident in range(1, _MOST_RESIDENT):
+        shared += (blocks > blocks_at_a_time(cluster, resident, processors)) & (resident < most)
     return shared
 
 
-def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arrangement, processors: int) -> Any:
-    """What the busiest multiprocessor takes: of what passes side by side most of all the longest."""
+def expected_cycles(
+    tile: SplitTile, cluster: Any, problems: Problems, arrangement: Arrangement, processors: int
+) -> Any:
+    """Cycles of the busiest multiprocessor, where of concurrent work the longest part counts most."""
     costs, products = menu.SPLIT_COSTS[problems.dtype], 3 if problems.dtype is DType.FLOAT32 else 1
-    blocks = of.down * of.columns * cluster
-    held = np.minimum(tile.blocks, HOPPER_SHARED_BYTES // (of.shared_bytes + RESERVED_BYTES))
-    waves, rest = np.divmod(blocks, blocks_at_a_time(cluster, held, processors))
-    tiles = waves * held + sharing(rest, cluster, held, processors)
-    waves, stages = waves + (rest > 0), ceil_div(stages_of(problems), cluster)
+    blocks = arrangement.down * arrangement.columns * cluster
+    resident = np.minimum(tile.blocks, HOPPER_SHARED_BYTES // (arrangement.shared_bytes + RESERVED_BYTES))
+    waves, remaining = np.divmod(blocks, blocks_at_a_time(cluster, resident, processors))
+    tiles = waves * resident + sharing(remaining, cluster, resident, processors)
+    waves, stages = waves + (remaining > 0), ceil_div(stages_of(problems), cluster)
     of_pixel = np.where(is_dense(problems), ROW_BYTES / costs.loaded_bytes, costs.pixel)
-    of_rows = of.pixels * of_pixel + of.filters * ROW_BYTES / costs.loaded_bytes
+    of_rows = arrangement.pixels * of_pixel + arrangement.filters * ROW_BYTES / costs.loaded_bytes
     warps = tile.rows * tile.columns * tile.parts
-    by_mma = products / costs.products * (1 + costs.lone / (warps * np.minimum(held, tiles)))
+    by_mma = products / costs.products * (1 + costs.lone / (warps * np.minimum(resident, tiles)))
     by_wgmma = np.where(tile.is_parted, 0.0, ROW_BYTES / BYTES_OF_CYCLE)
-    aside = (
+    concurrent = (
         tiles * stages * of_rows,
-        blocks * stages * (of.pixels + of.filters) * ROW_BYTES / processors / costs.shared_bytes,
+        blocks * stages * (arrangement.pixels + arrangement.filters) * ROW_BYTES / processors / costs.shared_bytes,
         memory_cycles(problems, processors),
         tiles * stages * tile.bp * tile.bf * np.where(tile.is_wgmma, by_wgmma, by_mma),
-        tiles * stages * local_bytes(tile, of) / costs.local_bytes,
+        tiles * stages * local_bytes(tile, arrangement) / costs.local_bytes,
         waves * stages * np.where(tile.is_wgmma, costs.group_stage, costs.stage),
     )
     summed = tiles * tile.bp * tile.bf / 1024 * costs.outputs * (1 + tile.parts / np.minimum(cluster, 2))
-    cycles = costs.start + np.minimum(held, tiles) * costs.block + side_by_side(*aside) + summed
+    cycles = costs.start + np.minimum(resident, tiles) * costs.block + side_by_side(*concurrent) + summed
     return cycles + waves * exchange_cycles(costs, cluster, tiles * tile.bp * tile.bf)
 
 
 def exchange_cycles(costs: ClusterCosts, cluster: Any, sums: Any) -> Any:
-    """What a cluster takes whose blocks push so many sums of a multiprocessor to each other; a block alone nothing."""
+    """Cycles of a cluster whose blocks push ``sums`` sums per multiprocessor to each other; 0 for a block alone."""
     return np.where(np.greater(cluster, 1), costs.meeting + costs.rank * cluster + sums / 1024 * costs.push, 0.0)
 
 
-def local_bytes(tile: SplitTile, of: Arrangement) -> Any:
-    """What a stage moves to and from shared memory: the accelerator, warps that part it, registers, wgmma."""
-    by_wgmma = tile.bf + (1 + 2 * tile.is_parted) * tile.bp * tile.bf / _GROUP_ROWS + 2 * of.pixels * tile.is_parted
+def local_bytes(tile: SplitTile, arrangement: Arrangement) -> Any:
+    """Bytes of a stage to and from shared memory: by the accelerator, warps that split pixels, registers, wgmma."""
+    by_wgmma = (
+        tile.bf + (1 + 2 * tile.is_parted) * tile.bp * tile.bf / _GROUP_ROWS + 2 * arrangement.pixels * tile.is_parted
+    )
     by_warps = tile.bp * tile.columns + tile.bf * tile.rows
-    return ROW_BYTES * (of.pixels + of.filters + np.where(tile.is_wgmma, by_wgmma, by_warps))
+    return ROW_BYTES * (arrangement.pixels + arrangement.filters + np.where(tile.is_wgmma, by_wgmma, by_warps))
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[SplitTile], ...]:
-    """Every tile that has slots enough, with clusters whose blocks all have a stage.
+    """Every tile with enough slots, with clusters whose blocks all have a stage.
 
     Parameters
     ----------
@@ -261,15 +265,15 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[SplitTile], ...]:
     """
     choice = _CHOICES[problems.dtype]
     tile, cluster, processors = choice.tile, choice.cluster, device.processors or 1
-    of = arranged(tile, cluster, problems, processors)
-    is_possible = of.fits & (cluster <= stages_of(problems)) & (row_bytes_of(problems) == ROW_BYTES)
-    is_possible &= of.columns <= MOST_COLUMNS
-    us = np.where(is_possible, expected_cycles(tile, cluster, problems, of, processors) / CYCLES_OF_US, np.inf)
-    return (offered(choice, tile.bp * tile.bf, us, of.down * of.columns * cluster),)
+    arrangement = arranged(tile, cluster, problems, processors)
+    is_possible = arrangement.fits & (cluster <= stages_of(problems)) & (row_bytes_of(problems) == ROW_BYTES)
+    is_possible &= arrangement.columns <= MOST_COLUMNS
+    us = np.where(is_possible, expected_cycles(tile, cluster, problems, arrangement, processors) / CYCLES_OF_US, np.inf)
+    return (offered(choice, tile.bp * tile.bf, us, arrangement.down * arrangement.columns * cluster),)
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What implicit_gemm_tma_split.cu is compiled with for this precision."""
+    """The sets of definitions of implicit_gemm_tma_split.cu for this precision."""
     return tuple(tile.defines(dtype, is_dense=is_dense) for tile in TILES[dtype] for is_dense in (False, True))
 
 

@@ -1,4 +1,4 @@
-"""Tiles whose operands go from memory straight to registers: how they are launched, and their time."""
+"""Tiles whose operands go from memory straight to registers: their launches and expected times."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ OF_STEP: Final = 4
 """Pieces of a step of gemm_k: two products."""
 _COUNTER_BYTES: Final = 16
 _LOAD_ROWS: Final = 8
-"""Pixels, or filters, of which a warp reads a step at a time."""
+"""Pixels, or filters, of which a warp reads one step with one load."""
 _LARGEST_CLUSTER: Final = 16
 
 
 @dataclass(frozen=True)
 class StraightTile:
-    """What a block computes: `bf` filters of `bp` pixels, of two bytes an element.
+    """The outputs of a block: `bf` filters of `bp` pixels, in two-byte elements.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ class StraightTile:
     rows, columns, parts : int
         Warps along the pixels, along the filters, and along gemm_k.
     ahead : int
-        Steps that a warp asks for before it multiplies the first of them.
+        Steps that a warp loads before it multiplies the first of them.
     blocks : int
-        That a multiprocessor's registers have room for.
+        Blocks that a multiprocessor's registers have room for.
     """
 
     bp: int
@@ -54,11 +54,11 @@ class StraightTile:
 
     @property
     def threads(self) -> Any:
-        """All of them multiply."""
+        """Threads of a block, all of which multiply."""
         return 32 * self.rows * self.columns * self.parts
 
     def defines(self, *, is_dense: bool, is_whole: bool) -> Defines:
-        """What the source is compiled with."""
+        """The source's definitions for this tile."""
         return {
             "BP": self.bp,
             "BF": self.bf,
@@ -92,14 +92,14 @@ _CHOICE: Final = choice_of(TILES, _LARGEST_CLUSTER)
 
 @dataclass(frozen=True)
 class Arrangement(Tiling):
-    """A tiling, and what a launch gives each block.
+    """A tiling, and the steps and shared memory of a block.
 
     Parameters
     ----------
     steps : int
-        Of gemm_k.
+        Steps of gemm_k.
     shared_bytes : int
-        Of a block.
+        Shared memory of a block.
     """
 
     steps: Any
@@ -112,42 +112,44 @@ def pieces_of(problems: Problems) -> Any:
 
 
 def is_whole(problems: Problems) -> Any:
-    """Whether every pixel is one of y, and gemm_k of whole steps."""
+    """Whether every pixel of x is one of y, and gemm_k has whole steps."""
     return is_dense(problems) & (problems.c % (OF_STEP * PIECE) == 0)
 
 
 def arranged(tile: StraightTile, cluster: Any, problems: Problems) -> Arrangement:
-    """Tiles of one size."""
+    """The arrangement of a tile and cluster: tiles of equal size."""
     tiling = Tiling.of(tile.bp, tile.bf, cluster, problems)
     shared_bytes = _COUNTER_BYTES + tile.sums_bytes + tiling.received_bytes
     return Arrangement(**vars(tiling), steps=ceil_div(pieces_of(problems), OF_STEP), shared_bytes=shared_bytes)
 
 
-def expected_cycles(tile: StraightTile, cluster: Any, problems: Problems, of: Arrangement, processors: int) -> Any:
-    """What the busiest multiprocessor takes: of what passes side by side most of all the longest."""
+def expected_cycles(
+    tile: StraightTile, cluster: Any, problems: Problems, arrangement: Arrangement, processors: int
+) -> Any:
+    """Cycles of the busiest multiprocessor, where of concurrent work the longest part counts most."""
     costs = menu.STRAIGHT_COSTS
-    blocks = of.down * of.columns * cluster
-    held = np.minimum(tile.blocks, HOPPER_SHARED_BYTES // (of.shared_bytes + RESERVED_BYTES))
-    room = blocks_at_a_time(cluster, held, processors)
+    blocks = arrangement.down * arrangement.columns * cluster
+    resident = np.minimum(tile.blocks, HOPPER_SHARED_BYTES // (arrangement.shared_bytes + RESERVED_BYTES))
+    room = blocks_at_a_time(cluster, resident, processors)
     waves = ceil_div(blocks, room)
-    tiles = np.minimum(waves * held, ceil_div(blocks, processors))
-    steps = ceil_div(of.steps, cluster)
+    tiles = np.minimum(waves * resident, ceil_div(blocks, processors))
+    steps = ceil_div(arrangement.steps, cluster)
     ratio = np.where(is_dense(problems), costs.pixel, costs.window)
-    step_bytes = (of.filters + of.pixels * ratio) * OF_STEP * PIECE * 2
+    step_bytes = (arrangement.filters + arrangement.pixels * ratio) * OF_STEP * PIECE * 2
     loads = (tile.bp * tile.columns + tile.bf * tile.rows) / _LOAD_ROWS
-    found = tile.bp * tile.columns / _LOAD_ROWS * np.where(is_dense(problems), 0.0, costs.address)
+    addressing = tile.bp * tile.columns / _LOAD_ROWS * np.where(is_dense(problems), 0.0, costs.address)
     turns = ceil_div(steps, tile.parts * tile.ahead)
-    aside = (
+    concurrent = (
         tiles * steps * step_bytes / costs.read_bytes,
         blocks * steps * step_bytes / processors / costs.shared_bytes,
         memory_cycles(problems, processors),
-        tiles * steps * (loads * costs.load + found),
+        tiles * steps * (loads * costs.load + addressing),
         waves * turns * costs.turn,
     )
     added = np.where(tile.parts > 1, 1 + tile.parts / np.minimum(cluster, 2), 0)
     summed = tiles * tile.bp * tile.bf / 1024 * costs.outputs * added
-    asked = tile.ahead * (tile.bp / tile.rows + tile.bf / tile.columns) / _LOAD_ROWS * costs.ask
-    cycles = costs.start + asked + tiles * costs.block + side_by_side(*aside) + summed
+    issued = tile.ahead * (tile.bp / tile.rows + tile.bf / tile.columns) / _LOAD_ROWS * costs.ask
+    cycles = costs.start + issued + tiles * costs.block + side_by_side(*concurrent) + summed
     return cycles + waves * exchange_cycles(costs, cluster, tiles * tile.bp * tile.bf)
 
 
@@ -163,15 +165,15 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[StraightTile], ...]:
     if problems.dtype.itemsize_bytes != 2:
         return ()
     tile, cluster, processors = _CHOICE.tile, _CHOICE.cluster, device.processors or 1
-    of = arranged(tile, cluster, problems)
-    is_possible = (cluster <= np.where(tile.parts > 1, of.steps, 1)) & (of.columns <= MOST_COLUMNS)
-    is_possible &= of.shared_bytes <= HOPPER_BLOCK_BYTES
-    us = np.where(is_possible, expected_cycles(tile, cluster, problems, of, processors) / CYCLES_OF_US, np.inf)
-    return (offered(_CHOICE, tile.bp * tile.bf, us, of.down * of.columns * cluster),)
+    arrangement = arranged(tile, cluster, problems)
+    is_possible = (cluster <= np.where(tile.parts > 1, arrangement.steps, 1)) & (arrangement.columns <= MOST_COLUMNS)
+    is_possible &= arrangement.shared_bytes <= HOPPER_BLOCK_BYTES
+    us = np.where(is_possible, expected_cycles(tile, cluster, problems, arrangement, processors) / CYCLES_OF_US, np.inf)
+    return (offered(_CHOICE, tile.bp * tile.bf, us, arrangement.down * arrangement.columns * cluster),)
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What implicit_gemm_straight.cu is compiled with for this precision."""
+    """The sets of definitions of implicit_gemm_straight.cu for this precision."""
     if dtype.itemsize_bytes != 2:
         return ()
     forms = ((False, False), (True, False), (True, True))

@@ -1,4 +1,4 @@
-"""Whole numbers: quotients rounded up, and the threads and filters of kernels that compute so many outputs a thread."""
+"""Integer arithmetic: quotients rounded up, and threads per block and filters per thread of simple kernels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from math import ceil
 from typing import Any, Final
 
 SHARED_BYTES: Final = 48 * 1024
-"""Shared memory that every block may have without asking for more."""
+"""Shared memory that a block may use without raising the kernel's limit."""
 LEAST_THREADS_PER_PROCESSOR: Final = 512
-"""Threads that keep a multiprocessor busy; with fewer, a thread computes fewer outputs so that there are more."""
+"""Threads that keep a multiprocessor busy; where there are fewer, each thread computes fewer outputs instead."""
 STAGE_BYTES: Final = 24 * 1024
 """Shared memory filled between two barriers: two blocks of 48 KB or more fit a multiprocessor."""
 
@@ -19,7 +19,7 @@ def ceil_div(dividend: Any, divisor: Any) -> Any:
 
 
 def threads_for(count: int) -> int:
-    """Threads a block for so many elements in a row: 64, 128 or 256."""
+    """Threads per block for ``count`` elements in a row: 64, 128 or 256."""
     return 64 if count <= 64 else 128 if count <= 128 else 256
 
 
@@ -30,7 +30,7 @@ def filters_per_thread(
     processors: int,
     least_threads: int = LEAST_THREADS_PER_PROCESSOR,
 ) -> int:
-    """The most filters a thread may compute, of descending choices, while the device stays busy."""
+    """The first of descending choices, not above ``filters``, that keeps the device busy; else the last."""
     for choice in choices:
         if choice <= filters and pixels * ceil(filters / choice) >= processors * least_threads:
             return choice

@@ -1,7 +1,7 @@
 """Batched GEMM by cuBLAS, called so that it can be captured in a graph.
 
-CuPy's own wrappers set the stream before every call, which takes the workspace back that was given to cuBLAS; inside a
-capture it would then allocate. So this calls the library itself.
+CuPy's own wrappers set the stream before every call, which resets the workspace given to cuBLAS; inside a capture
+cuBLAS would then allocate. So this module calls the library itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Gemm:
     Parameters
     ----------
     dtype : DType
-        The type of all three; ``tf32`` lets float32 products be rounded, ``float32`` does not.
+        The type of A, B and C; ``tf32`` allows float32 products to be rounded, ``float32`` does not.
     m, n, k : int
     lda, ldb, ldc : int
         Elements from one column to the next.
@@ -61,7 +61,7 @@ class Gemm:
 
 
 def new_workspace() -> Scratch:
-    """Scratch memory for the calls of one launch; the library is then open, which must not happen during a capture."""
+    """Scratch memory for the calls of one launch; also opens the library, which must not happen during a capture."""
     _handle()
     return Scratch(BLAS_WORKSPACE_BYTES)
 

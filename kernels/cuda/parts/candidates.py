@@ -1,4 +1,4 @@
-"""Cuts of problems in one list, for kernels whose cuts depend on the problem: a row is a cut of one of them."""
+"""Cuts of many problems in one table, for kernels whose cuts depend on the problem: a row is a cut of one problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conv_advisor.kernels.cuda.parts.shapes import Array
 T = TypeVar("T")
 
 AT_A_TIME: Final = 64
-"""Problems whose cuts are in memory together: one may have thousands."""
+"""Problems whose cuts are in memory together: one problem may have thousands."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Candidates(Generic[T]):
     Parameters
     ----------
     owner : int array of shape (n_cuts,)
-        Places of their problems, in ascending order.
+        Index of each cut's problem, in ascending order.
     cut : T
         A dataclass of arrays of shape (n_cuts,).
     us : float64 array of shape (n_cuts,)
@@ -35,13 +35,13 @@ class Candidates(Generic[T]):
     us: Array
 
     def firsts(self) -> Array:
-        """The row of each problem's cheapest cut, of equals the first."""
+        """The row of each problem's cheapest cut; of equally cheap cuts, the first."""
         order = np.lexsort((self.us, self.owner))
         firsts: Array = order[np.diff(self.owner[order], prepend=-1) > 0]
         return firsts
 
     def cheapest(self) -> list[T]:
-        """The cut of each of `firsts`."""
+        """Each problem's cheapest cut, as `firsts` orders them."""
         return [row_of(self.cut, row) for row in self.firsts().tolist()]
 
     def expected(self) -> dict[T, float]:
@@ -50,33 +50,33 @@ class Candidates(Generic[T]):
 
 
 def take(table: T, rows: Array) -> T:
-    """Some rows of a dataclass of arrays, or of numbers that all rows share."""
-    return _each(table, lambda column: column[rows] if np.ndim(column) else column)
+    """Some rows of a dataclass of arrays; its numbers are shared by all rows and stay."""
+    return _mapped(table, lambda column: column[rows] if np.ndim(column) else column)
 
 
 def joined(first: T, second: T) -> T:
     """The rows of two dataclasses of arrays, one after the other."""
-    others = iter(_columns(second))
-    return _each(first, lambda column: np.append(column, next(others)) if np.ndim(column) else column)
+    second_columns = iter(_columns(second))
+    return _mapped(first, lambda column: np.append(column, next(second_columns)) if np.ndim(column) else column)
 
 
 def row_of(table: T, row: int | tuple[()] = ()) -> T:
-    """One row of a dataclass of arrays as whole numbers; without a row, that of numbers as NumPy has them."""
-    return _each(table, lambda column: int(np.asarray(column)[row]))
+    """One row of a dataclass of arrays as Python integers; without ``row``, the fields are NumPy scalars."""
+    return _mapped(table, lambda column: int(np.asarray(column)[row]))
 
 
-def _each(table: T, change: Callable[[Any], Any]) -> T:
+def _mapped(table: T, change: Callable[[Any], Any]) -> T:
     values = [getattr(table, name) for name in _names(table)]
-    return type(table)(*[_each(value, change) if _names(value) else change(value) for value in values])
+    return type(table)(*[_mapped(value, change) if _names(value) else change(value) for value in values])
 
 
 def _columns(table: Any) -> list[Any]:
-    """The arrays and numbers of a dataclass, and of those in it, in order."""
+    """The arrays and numbers of a dataclass, and of dataclasses nested in it, in order."""
     values = [getattr(table, name) for name in _names(table)]
     return [column for value in values for column in (_columns(value) if _names(value) else [value])]
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """The names of a dataclass's fields; of anything else none."""
+    """The names of a dataclass's fields; empty for any other value."""
     names: tuple[str, ...] = getattr(value, "__match_args__", ())
     return names

@@ -1,4 +1,4 @@
-"""Images at a time, where all of them need more workspace than there may be."""
+"""Images per chunk, where all of them together would exceed the workspace limit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import MAX_ELEMENTS
 
 BLAS_WORKSPACE_BYTES: Final = 32 * 1024 * 1024
-"""What cuBLAS recommends for Hopper; given to it so that it allocates nothing during graph capture."""
+"""Workspace that cuBLAS recommends for Hopper; provided so that cuBLAS allocates nothing during graph capture."""
 
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """So many images at a time.
+    """A chunk of images, and the workspace it takes.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class ChunkPlan:
 def plan_images(images: int, fixed_bytes: int, image_bytes: int, image_elements: int, limit_bytes: int) -> ChunkPlan:
     check_limit(fixed_bytes + image_bytes, limit_bytes)
     fitting = min(images, (limit_bytes - fixed_bytes) // image_bytes, max(1, MAX_ELEMENTS // image_elements))
-    # Equal chunks: fewer images at a time than would fit, but no small rest.
+    # Equal chunks: fewer images at a time than would fit, but no small last chunk.
     fitting = ceil(images / ceil(images / fitting))
     return ChunkPlan(fitting, fixed_bytes + fitting * image_bytes)
 

@@ -1,4 +1,4 @@
-"""Numbers by which the kernels multiply and shift instead of dividing.
+"""Factors and shifts with which the kernels multiply and shift instead of dividing.
 
 Source: Granlund, Montgomery: Division by Invariant Integers using Multiplication, 1994.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 
 def magic(divisor: int, bits: int) -> int:
-    """The multiplier with which ``dividend * multiplier >> bits`` is the quotient, where the dividend is small."""
+    """The multiplier for which ``dividend * multiplier >> bits`` is the quotient of small dividends."""
     return -(-(1 << bits) // divisor)
 
 
 def division(divisor: int) -> tuple[int, int]:
     """A multiplier and a shift: ``dividend * multiplier >> 32 >> shift`` is the quotient of dividends below 2³¹.
 
-    Zeros for a divisor of 1, by which the kernels do not divide.
+    Zeros for a divisor of 1, for which the kernels skip the division.
     """
     if divisor == 1:
         return 0, 0
@@ -29,5 +29,5 @@ def divider(divisor: int) -> tuple[int, int]:
 
 
 def signed(bits: int) -> int:
-    """What a 32-bit integer that has these bits is."""
+    """The value of the signed 32-bit integer with these bits."""
     return bits - 2**32 if bits >= 2**31 else bits

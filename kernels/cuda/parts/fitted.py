@@ -13,7 +13,7 @@ Tile_co = TypeVar("Tile_co", covariant=True)
 
 
 class HasTiles(Protocol[Tile_co]):
-    """A menu: the tiles of a kernel, beside what each is expected to take."""
+    """A menu: the tiles of a kernel with their fitted times."""
 
     @property
     def tiles(self) -> tuple[Tile_co, ...]:
@@ -21,9 +21,9 @@ class HasTiles(Protocol[Tile_co]):
 
 
 STAND_IN: Final = "nvidia-h200"
-"""The device whose constants stand for those of every device that has none of its own.
+"""The device whose constants are used for every device that has none of its own.
 
-There they say which cut is likely to be fastest; the microseconds are the stand-in's.
+On such a device they tell which cut is likely to be fastest, but the microseconds are those of the stand-in.
 """
 
 
@@ -33,5 +33,5 @@ def fitted_on(device: Device, constants: Mapping[str, T]) -> T:
 
 
 def tiles_of_every_device(menus: Mapping[str, Mapping[DType, HasTiles[Tile_co]]], dtype: DType) -> tuple[Tile_co, ...]:
-    """The tiles that multiply this precision anywhere: what a source may be compiled with."""
+    """The tiles of this precision on all devices: those that a source may be compiled with."""
     return tuple(tile for of_dtypes in menus.values() if dtype in of_dtypes for tile in of_dtypes[dtype].tiles)

@@ -1,4 +1,4 @@
-"""Launches by the driver: with clusters, beginning before the kernel ahead ends, and at little cost to the host."""
+"""Launches through the driver: with clusters, with overlap of the kernel before, and at little cost to the host."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from conv_advisor.kernels.variant import Launch
 Start = Callable[..., None]
 """Takes the kernel's leading parameters, device addresses or arrays by value, and enqueues it on the current stream.
 
-A kernel has always the one or the other in a place.
+A parameter of a kernel is always an address or always an array.
 """
 
 PORTABLE_CLUSTER: Final = 8
-"""Blocks that a cluster may have without being allowed more."""
+"""Blocks that a cluster may have unless the kernel is allowed a larger, non-portable cluster."""
 
 _MAY_BE_LARGE: Final = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 _CLUSTER_DIMENSION: Final = 4  # CU_LAUNCH_ATTRIBUTE_...
@@ -29,7 +29,7 @@ _PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
 _INVALID_CONTEXT: Final = 201
 
 _allowing: Final = threading.Lock()
-"""Held while a kernel is allowed more shared memory: layers with the same tile are prepared side by side."""
+"""Held while a kernel's shared memory limit is raised: layers with the same tile are prepared concurrently."""
 
 
 def prepare_start(
@@ -43,7 +43,7 @@ def prepare_start(
     overlaps: bool = False,
     is_structure: bool = False,
 ) -> Start:
-    """Everything about a launch but the addresses.
+    """Prepare all of a launch except its leading parameters.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ def prepare_start(
     shared_bytes : int
         Dynamic shared memory of a block.
     sizes : sequence of int
-        The kernel's parameters behind the addresses, each of 32 bits.
+        The kernel's parameters after the leading ones, each of 32 bits.
     cluster : int
-        Blocks in x that can reach each other's shared memory.
+        Blocks in x that can access each other's shared memory.
     overlaps : bool
-        Whether it may begin while the kernel ahead of it in the stream still runs; it then waits for that itself.
+        Whether it may begin while the kernel before it in the stream still runs; it then waits for that kernel itself.
     is_structure : bool
         Whether the sizes are the fields of one parameter.
 
@@ -68,7 +68,7 @@ def prepare_start(
     start : callable (*leading) -> None
     """
     if shared_bytes > SHARED_BYTES:
-        # Kernels are shared: another problem with the same tile may have asked for more.
+        # Kernels are shared: another problem with the same tile may need more.
         with _allowing:
             kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
     words = [int(size) & 0xFFFFFFFF for size in sizes]
@@ -80,7 +80,7 @@ def prepare_start(
 
 
 def launch_of(start: Start, epilogue: Epilogue) -> Launch:
-    """The launch of one kernel that takes x, weight, y and what the epilogue reads."""
+    """The launch of one kernel that takes x, weight, y and the operands of the epilogue."""
 
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         start(x.data.ptr, weight.data.ptr, y.data.ptr, *addresses(epilogue, ends))
@@ -89,18 +89,20 @@ def launch_of(start: Start, epilogue: Epilogue) -> Launch:
 
 
 def _start(kernel: Any, config: _Config, values: list[Any], cluster: int) -> Start:
-    kept: dict[int, _Parameters] = {}
+    parameters_by_count: dict[int, _Parameters] = {}
     launch: list[Any] = []
     place = ctypes.addressof(config)
 
     def start(*leading: int | ctypes.Array[Any]) -> None:
-        if not launch:  # whoever prepares without a GPU never comes here
+        if not launch:  # here, since launches are also prepared without a GPU
             launch.extend((_driver().cuLaunchKernelEx, kernel.kernel.ptr))
         enqueue, function = launch
-        parameters = kept.get(len(leading)) or kept.setdefault(len(leading), _Parameters(leading, values))
+        parameters = parameters_by_count.get(len(leading)) or parameters_by_count.setdefault(
+            len(leading), _Parameters(leading, values)
+        )
         parameters.set(leading)
         config.stream = current_stream()
-        # The driver copies what the pointers point at when it launches.
+        # The driver copies the parameters when it launches.
         status = enqueue(place, function, parameters.place, None)
         if status == _INVALID_CONTEXT:  # nothing on this thread has used the device yet
             _use_device()
@@ -114,19 +116,19 @@ def _start(kernel: Any, config: _Config, values: list[Any], cluster: int) -> Sta
 
 
 class _Parameters:
-    """A kernel's parameters where the driver reads them: leading ones that each launch sets, and values that stay.
+    """A kernel's parameters in memory that the driver reads: leading ones that each launch sets, and fixed values.
 
     Parameters
     ----------
     leading : sequence of int or array
-        Those of one launch: where an array stands, arrays will.
+        The leading parameters of one launch; later launches have arrays in the same positions.
     values : list of ctypes value
-        The parameters behind those.
+        The parameters after the leading ones.
 
     Attributes
     ----------
     place : int
-        Address of a pointer to each parameter.
+        Address of the array of pointers to the parameters.
     """
 
     def __init__(self, leading: Sequence[int | ctypes.Array[Any]], values: list[Any]) -> None:
@@ -140,7 +142,7 @@ class _Parameters:
         self.place = ctypes.addressof(self._places)
 
     def set(self, leading: Sequence[int | ctypes.Array[Any]]) -> None:
-        """Let the next launch take these addresses and, by value, arrays."""
+        """Set the leading parameters of the next launch: addresses, and arrays by value."""
         if not self._has_values:
             self._addresses[:] = leading  # type: ignore[call-overload]  # all of them are numbers
             return
@@ -161,7 +163,7 @@ class _Config(ctypes.Structure):
     """``CUlaunchConfig``."""
 
     _fields_ = (
-        *((f"{of}_{axis}", ctypes.c_uint32) for of in ("grid", "block") for axis in "xyz"),
+        *((f"{unit}_{axis}", ctypes.c_uint32) for unit in ("grid", "block") for axis in "xyz"),
         ("shared_bytes", ctypes.c_uint32),
         ("stream", ctypes.c_void_p),
         ("attributes", ctypes.POINTER(_Attribute)),
@@ -178,7 +180,7 @@ def _attributes(cluster: int, overlaps: bool) -> Iterator[_Attribute]:
 
 @cache
 def _driver() -> Any:
-    """The driver's library; a call of it takes half of what a binding's takes."""
+    """The driver's library; a direct call takes half the time of one through a Python binding."""
     library = ctypes.CDLL("libcuda.so.1")
     library.cuLaunchKernelEx.argtypes = (ctypes.c_void_p,) * 4
     library.cuFuncSetAttribute.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
@@ -186,7 +188,7 @@ def _driver() -> Any:
 
 
 def _use_device() -> None:
-    """Let this thread work with the device that is its current one: calls of the driver need that said once."""
+    """Initialise the current device on this thread: direct calls of the driver need that once per thread."""
     from cupy.cuda import runtime
 
     runtime.setDevice(runtime.getDevice())

@@ -1,4 +1,4 @@
-"""What cuts are expected to take, and the choice among them: for one problem, or for many at once."""
+"""Expected times of cuts, and the choice among them: for one problem, or for many at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 T = TypeVar("T")
 
 VALUES: Final = ("us", "cluster", "outputs", "blocks")
-"""What is said of a chosen cut: expected time, blocks that share a tile, outputs of a tile, and blocks of the grid."""
+"""Values of a chosen cut: expected time, blocks that share a tile, outputs of a tile, and blocks of the grid."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Cut(Generic[T]):
     Parameters
     ----------
     tile : T
-        What a block computes, as the kernel's own menu describes it.
+        The outputs of a block, as the kernel's own menu describes them.
     cluster : int
     """
 
@@ -33,16 +33,16 @@ class Cut(Generic[T]):
 
 
 def stacked(tiles: Sequence[T], axes: int = 2) -> T:
-    """Tiles as one, whose numbers are arrays: arithmetic on it is that of all of them at once.
+    """Tiles as one tile of arrays, so that arithmetic on it computes all tiles at once.
 
     Parameters
     ----------
     tiles : sequence of T
         Values of one dataclass.
     axes : int
-        Axes of length 1 behind that of the tiles, for what they meet: clusters, problems.
+        Axes of length 1 after that of the tiles, for clusters and problems.
     """
-    names = [each.name for each in fields(cast(Any, tiles[0]))]
+    names = [field.name for field in fields(cast(Any, tiles[0]))]
     columns = [np.array([getattr(tile, name) for tile in tiles]) for name in names]
     return type(tiles[0])(*(column.reshape(-1, *(1,) * axes) for column in columns))
 
@@ -55,7 +55,7 @@ class Choice(Generic[T]):
     ----------
     cuts : tuple of Cut
     tile : T
-        `stacked`: arithmetic on it and `cluster` is that of all cuts, in their order.
+        `stacked`: arithmetic on it and `cluster` computes all cuts, in their order.
     cluster : int array
     """
 
@@ -65,7 +65,7 @@ class Choice(Generic[T]):
 
 
 def choice_of(tiles: Sequence[T], largest: int) -> Choice[T]:
-    """Every tile, with clusters of up to so many blocks: axes of tiles, of clusters, and one for problems."""
+    """Every tile with clusters of up to ``largest`` blocks; its axes are tiles, clusters, and one for problems."""
     clusters = range(1, largest + 1)
     cuts = tuple(Cut(tile, cluster) for tile in tiles for cluster in clusters)
     return Choice(cuts, stacked(tiles), np.array(clusters)[:, None])
@@ -73,7 +73,7 @@ def choice_of(tiles: Sequence[T], largest: int) -> Choice[T]:
 
 @dataclass(frozen=True)
 class Offer(Generic[T]):
-    """Every cut of a kernel.
+    """Every cut of a kernel, with its expected time for each problem.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Offer(Generic[T]):
     us : float64 array of shape (n_cuts, n_problems)
         Expected time; infinite where the cut is impossible.
     blocks : int array of shape (n_cuts, n_problems)
-        The grid.
+        Blocks of the grid.
     """
 
     cuts: tuple[Cut[T], ...]
@@ -93,18 +93,18 @@ class Offer(Generic[T]):
 
 
 Offers = Callable[[Shapes, Device], Iterable[Offer[Any]]]
-"""What a plan offers for problems of one dtype and layout on a device."""
+"""The offers of a plan for problems of one dtype and layout on a device."""
 
 
 def offered(choice: Choice[T], outputs: Any, us: Array, blocks: Any) -> Offer[T]:
-    """An offer from arrays that have the axes of a choice, and then that of the problems."""
+    """An offer from arrays that have the axes of a choice, then one of problems."""
     count = len(choice.cuts)
     outputs, blocks = (np.broadcast_to(values, us.shape).reshape(count, -1) for values in (outputs, blocks))
     return Offer(choice.cuts, outputs[:, 0], us.reshape(count, -1), blocks)
 
 
 def expected_of(offers: Iterable[Offer[Any]]) -> dict[Any, float]:
-    """The cuts of one problem that are possible, and the time in us that each is expected to take."""
+    """The possible cuts of one problem, and the expected time of each in us."""
     return {
         cut: us
         for offer in offers
@@ -114,7 +114,7 @@ def expected_of(offers: Iterable[Offer[Any]]) -> dict[Any, float]:
 
 
 def cheapest(offers: Iterable[Offer[Any]]) -> Any:
-    """The first of the cuts that take least, for one problem; None where none is possible."""
+    """The fastest cut for one problem, of equals the first; None where none is possible."""
     least_us, chosen = np.inf, None
     for offer in offers:
         place = int(offer.us[:, 0].argmin())
@@ -124,7 +124,7 @@ def cheapest(offers: Iterable[Offer[Any]]) -> Any:
 
 
 def values_of_cheapest(offers: Iterable[Offer[Any]], count: int) -> Array:
-    """`VALUES` of what `cheapest` chooses for each of so many problems: float64 of shape (count, len(VALUES))."""
+    """`VALUES` of the cut that `cheapest` chooses for each of ``count`` problems, float64 (count, len(VALUES))."""
     values = np.full((count, len(VALUES)), np.nan)
     least_us = np.full(count, np.inf)
     for offer in offers:

@@ -1,7 +1,7 @@
-"""Kernels that begin while the one ahead of them in the stream still runs: programmatic dependent launch.
+"""Kernels that begin while the kernel before them in the stream still runs: programmatic dependent launch.
 
-In a network a launch then costs what its kernel computes, and little of what it takes to begin. Where a variant is
-timed alone nobody asks for it: a kernel would overlap itself.
+In a network this hides most of the time that a kernel takes to begin. It is off where a variant is timed alone, since
+the kernel would overlap with itself.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Final
 from conv_advisor.kernels.cuda.parts.source import Source
 
 MACRO: Final = "OVERLAPS"
-"""What a source that waits for the kernel ahead is compiled with where it is to overlap it (``overlap.cuh``)."""
+"""The macro that makes a source overlap with the kernel before it and wait for that kernel (``overlap.cuh``)."""
 
 LEAST_CAPABILITY: Final = 9.0
-"""The compute capability from which on a device can do so."""
+"""The least compute capability that supports overlap."""
 
 _is_asked: Final[ContextVar[bool]] = ContextVar("overlap", default=False)
 
 
 @contextmanager
 def overlapping() -> Iterator[None]:
-    """What this thread prepares meanwhile overlaps the kernel ahead; for devices from `LEAST_CAPABILITY` on."""
+    """Launches that this thread prepares inside overlap the kernel before; for devices from `LEAST_CAPABILITY` on."""
     token = _is_asked.set(True)
     try:
         yield
@@ -33,5 +33,5 @@ def overlapping() -> Iterator[None]:
 
 
 def overlaps(source: Source) -> bool:
-    """Whether kernels of a source are to overlap the one ahead of them: one that does not wait for it never does."""
+    """Whether kernels of a source overlap the kernel before them; a source that cannot wait for it never does."""
     return _is_asked.get() and source.waits

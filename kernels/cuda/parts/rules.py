@@ -25,7 +25,7 @@ MOST_PADDED: Final = 2**30
 
 
 def _fits_indices(problem: ConvProblem, _device: Device) -> str | None:
-    # Not by the problem's own properties, which take twice as long: nearly every prediction asks this.
+    # Without the problem's own properties, which take twice as long: nearly every prediction calls this rule.
     rows, columns = problem.h + problem.pad_h + problem.pad_h_end, problem.w + problem.pad_w + problem.pad_w_end
     if rows <= MOST_PADDED and columns <= MOST_PADDED:
         return None
@@ -34,7 +34,7 @@ def _fits_indices(problem: ConvProblem, _device: Device) -> str | None:
 
 @of_device
 def has_wgmma(_problem: ConvProblem, device: Device) -> str | None:
-    """Applies to Hopper, whose warps multiply together."""
+    """Applies to Hopper, where four warps multiply together."""
     if device.capability == "9.0":
         return None
     return f"compute capability is {device.capability or 'unknown'}, and only 9.0 has wgmma"
@@ -47,7 +47,7 @@ PLAIN: Final = all_of(NCHW, stride_1, dilation_1, groups_1)
 
 
 def under_the_default_limit(workspace_bytes: Callable[[ConvProblem, Device, int], int]) -> Workspace:
-    """The workspace under the default limit of what depends on one; where that is exceeded, the least."""
+    """Bind a workspace that depends on a limit to the default limit; where that is exceeded, give the least."""
 
     def needed_bytes(problem: ConvProblem, device: Device) -> int:
         try:
@@ -59,5 +59,5 @@ def under_the_default_limit(workspace_bytes: Callable[[ConvProblem, Device, int]
 
 
 def on_any_device(workspace_bytes: Callable[[ConvProblem, int], int]) -> Callable[[ConvProblem, Device, int], int]:
-    """A workspace that is the same on every device."""
+    """Adapt a workspace that is the same on every device to the signature with a device."""
     return lambda problem, _device, limit_bytes: workspace_bytes(problem, limit_bytes)

@@ -1,4 +1,4 @@
-"""Sizes of many problems at once, by the names that one has them by: plans do the same arithmetic with either."""
+"""Sizes of many problems at once, with the attribute names of one problem: plans compute with either."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conv_advisor.data.table import SIZES, output_plane, sizes_of
 
 Array = np.ndarray[Any, Any]
 Ints = Any
-"""A whole number, or an array of them: what arithmetic takes that is the same for one and for many."""
+"""An integer or an array of integers: the same arithmetic serves one problem and many."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,20 @@ class Shapes:
 
     @classmethod
     def of_table(cls, sizes: Array, dtype: DType, layout: Layout) -> Shapes:
-        """The columns of `data.table`, and the plane of y."""
+        """Shapes from the columns of `data.table`, with the output plane added."""
         p, q = output_plane(sizes)
         return cls(dtype, layout, **dict(zip(SIZES, sizes.T, strict=True)), p=p, q=q)
 
     @classmethod
     def of(cls, problem: ConvProblem) -> Shapes:
-        """One problem alone."""
+        """Shapes of one problem."""
         return cls.of_table(sizes_of([problem]), problem.dtype, problem.layout)
 
     def __len__(self) -> int:
         return len(self.n)
 
     def parts(self, most: int) -> Iterator[Shapes]:
-        """The problems in order, so many at a time at the most."""
+        """The problems in order, in parts of at most ``most``."""
         for first in range(0, len(self), most):
             yield self.take(np.arange(first, min(first + most, len(self))))
 
@@ -78,7 +78,7 @@ class Shapes:
 _columns: Final = attrgetter(*SIZES, "p", "q")
 
 Problems = ConvProblem | Shapes
-"""What arithmetic takes that is the same for one problem and for many."""
+"""One problem or many: the same arithmetic serves both."""
 
 
 def is_pointwise(problems: Problems) -> Any:
@@ -89,13 +89,13 @@ def is_pointwise(problems: Problems) -> Any:
 
 
 def is_dense(problems: Problems) -> Any:
-    """Whether that tap sees every pixel."""
+    """Whether a filter has one tap, which reads every pixel once."""
     return is_pointwise(problems) & (problems.stride_h == 1) & (problems.stride_w == 1)
 
 
 def has_patches(problem: ConvProblem) -> bool:
-    """Whether patches lie side by side in a row of x, with nothing between or beside them."""
-    # What few layers have is asked first: predictions ask this of most.
+    """Whether patches lie side by side in a row of x, with no pixels between or beside them."""
+    # The rarest condition comes first: predictions call this for most layers.
     return (
         1 < problem.s == problem.stride_w
         and (problem.dilation_w, problem.w % problem.s) == (1, 0)
@@ -105,10 +105,10 @@ def has_patches(problem: ConvProblem) -> bool:
 
 
 def by_patches(problem: ConvProblem) -> ConvProblem:
-    """The same layer with a patch's row of pixels as the channels of one, where patches lie side by side.
+    """The same layer with a patch's row of pixels as the channels of one pixel, where patches lie side by side.
 
-    Memory is the same, so y is too: in x (N, H, W, C) the S pixels of a filter's row follow each other, as they do in
-    the weight (K, R, S, C).
+    The memory is the same, so y is too: in x (N, H, W, C) the S pixels of a filter's row are consecutive, as they are
+    in the weight (K, R, S, C).
     """
     if not has_patches(problem):
         return problem

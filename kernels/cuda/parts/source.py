@@ -1,4 +1,4 @@
-"""A CUDA source of ours: its file, and everything that a launcher may compile it with."""
+"""A CUDA source of ours: its file, and all definitions that a launcher may compile it with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Defines = dict[str, int]
 
 FOLDER: Final = Path(__file__).parents[1]
 PARTS: Final = FOLDER / "parts"
-"""What sources of several families include."""
+"""Folder of headers that sources of several families include."""
 STORAGE_OF: Final = {
     DType.FLOAT32: "FLOAT32",
     DType.TF32: "FLOAT32",
@@ -26,31 +26,31 @@ STORAGE_OF: Final = {
 STORAGES: Final = tuple(dict.fromkeys(STORAGE_OF.values()))
 """Types that x, weight and y may be stored in."""
 ARCHITECTURES: Final = ("sm_80", "sm_90", "sm_100")
-"""What every source is compiled for where there is no GPU, unless it is for one architecture alone."""
+"""Architectures that every source is compiled for without a GPU, unless it is for one architecture only."""
 
 _INCLUDE: Final = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 
 def plain(_dtype: DType) -> Sequence[Defines]:
-    """Definitions of a source that has none but its storage type."""
+    """Definitions of a source that depends only on its storage type."""
     return ({},)
 
 
 @dataclass(frozen=True)
 class BorneSpill:
-    """A spill of a source that is known and borne.
+    """A register spill of a source that is known and accepted.
 
     Parameters
     ----------
     kernel, arch : str
     most_bytes : int
-        Stores or loads of a thread, whichever are more.
+        Bytes that a thread stores or loads, whichever is more.
     reason : str
-        Why it is borne.
+        Why it is accepted.
     storage : str, optional
-        Only there; empty: with every storage type.
+        The storage type with which it occurs; empty: every storage type.
     defines : tuple of (str, int)
-        Only where these are defined so, among others.
+        It occurs only where these macros, among others, have these values.
     """
 
     kernel: str
@@ -68,11 +68,11 @@ class Source:
     Parameters
     ----------
     name : str
-        The file's, without its ending; no two families have the same.
+        The file's name without its suffix; unique across families.
     definitions : callable (dtype) -> sequence of dict
-        What a launcher may define beside the storage type, for problems of this dtype; nothing where it never runs.
+        Sets of definitions that a launcher may add for problems of this dtype; empty where it never runs.
     architecture : str, optional
-        The exact one that it is for, e.g. ``sm_90a``; the others are for any.
+        The exact architecture that it is for, e.g. ``sm_90a``; None: any.
     spills : tuple of BorneSpill
         Every kernel that may spill, and why.
     """
@@ -84,21 +84,21 @@ class Source:
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """The architectures that it is for, among those we name."""
+        """The architectures that it is compiled for without a GPU."""
         return (self.architecture,) if self.architecture else ARCHITECTURES
 
     @property
     def takes_epilogue(self) -> bool:
-        """Whether a launcher may define an epilogue beside the rest: whether it includes ``epilogue.cuh``."""
+        """Whether a launcher may add definitions of an epilogue: whether it includes ``epilogue.cuh``."""
         return "epilogue.cuh" in _headers_of(self.name)
 
     @property
     def waits(self) -> bool:
-        """Whether its kernels can wait for the one ahead of them: whether it includes ``overlap.cuh``."""
+        """Whether its kernels can wait for the kernel before them: whether it includes ``overlap.cuh``."""
         return "overlap.cuh" in _headers_of(self.name)
 
     def instantiations(self, storage: str) -> tuple[Defines, ...]:
-        """The definitions for every dtype that is stored so, each once."""
+        """The definitions for every dtype of this storage type, each once."""
         return each_once(*(self.definitions(dtype) for dtype in DType if STORAGE_OF[dtype] == storage))
 
     def text(self) -> str:
@@ -111,8 +111,8 @@ class Source:
 
         def included(match: re.Match[str]) -> str:
             line = body.count("\n", 0, match.end()) + 2
-            own = path.with_name(match[1])
-            header = own if own.exists() else PARTS / match[1]
+            neighbour = path.with_name(match[1])
+            header = neighbour if neighbour.exists() else PARTS / match[1]
             return f'#line 1 "{match[1]}"\n{header.read_text()}\n#line {line} "{path.name}"'
 
         return f'{head}\n#line 1 "{path.name}"\n{_INCLUDE.sub(included, body)}'
@@ -120,13 +120,13 @@ class Source:
 
 @cache
 def definitions_of(source: Source, dtype: DType) -> Sequence[Defines]:
-    """A source's definitions, made once: launchers ask for them every time that they load a kernel."""
+    """A source's definitions, cached: launchers need them every time that they load a kernel."""
     return source.definitions(dtype)
 
 
 @cache
 def path_of(name: str) -> Path:
-    """Where ``<name>.cu`` is: in the folder of its family."""
+    """Path of ``<name>.cu``, in the folder of its family."""
     (path,) = FOLDER.glob(f"*/{name}.cu")
     return path
 
@@ -137,5 +137,5 @@ def _headers_of(name: str) -> frozenset[str]:
 
 
 def each_once(*groups: Iterable[Defines]) -> tuple[Defines, ...]:
-    """Definitions in order, those that were there before left out."""
+    """Definitions in order, without duplicates."""
     return tuple({tuple(defines.items()): defines for group in groups for defines in group}.values())

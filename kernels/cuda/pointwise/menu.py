@@ -1,4 +1,4 @@
-"""The tiles of the 1x1 convolution, and what each is expected to take."""
+"""The tiles of the 1x1 convolution, and the constants of their expected times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conv_advisor.kernels.cuda.parts.offers import Choice, Cut, stacked
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes at a time: `bn` filters of 64 x `warpgroups` x `tiles_p` pixels.
+    """The outputs that a block computes at a time: `bn` filters of 64 x `warpgroups` x `tiles_p` pixels.
 
     Parameters
     ----------
@@ -27,16 +27,16 @@ class Tile:
     stages : int
         Stages of x in shared memory at a time, each of 128 bytes of channels.
     blocks : int
-        That a multiprocessor's registers must have room for.
+        Blocks that a multiprocessor's registers must have room for.
     mode : str
         ``resident``: a block keeps all its weight in shared memory and walks over tiles of pixels; ``streaming``:
-        weight comes in stages as x does, and a block computes one tile; ``split``: so do the blocks of a cluster.
+        weight is staged like x, and a block computes one tile; ``split``: the same by the blocks of a cluster together.
     latency_us, busy_us : float
-        Time of a stage of VECTORS when a block is alone on its multiprocessor, and what it takes of a busy one.
+        Time of a stage of VECTORS when a block is alone on its multiprocessor, and its share of a busy one's time.
     output_us, busy_output_us : float
-        The same of what follows the stages of a tile.
+        The same two times for the work after the stages of a tile.
     most_inst_n : int
-        Filters of an instruction, at most: float32 has a second set of sums for one instruction in registers.
+        Filters of an instruction, at most: float32 keeps a second set of sums for one instruction in registers.
     """
 
     bn: int
@@ -53,7 +53,7 @@ class Tile:
 
     @property
     def bp(self) -> int:
-        """Pixels."""
+        """Pixels of a block."""
         return 64 * self.warpgroups * self.tiles_p
 
     @property
@@ -78,7 +78,7 @@ class Tile:
 
     @property
     def defines(self) -> dict[str, int]:
-        """What the source is compiled with, beside the loading and the precision."""
+        """The source's definitions, without the loading and the precision."""
         return {
             "BN": self.bn,
             "INST_N": self.bn // -(-self.bn // self.most_inst_n),
@@ -93,20 +93,20 @@ class Tile:
 
 @dataclass(frozen=True)
 class Menu:
-    """The tiles of one precision, and what a launch costs beside their stages.
+    """The tiles of one precision, and the costs of a launch besides their stages.
 
     Parameters
     ----------
     tiles : tuple of Tile
     latency_factors, busy_factors : tuple of float
-        What WORDS, CHUNKS and ELEMENTS multiply a stage's times by; ELEMENTS guessed.
+        Factors of WORDS, CHUNKS and ELEMENTS on a stage's times; that of ELEMENTS is a guess.
     launch_us : float
     weight_us : float
         Time of a stage of weight that a block loads before its first tile.
     rank_us : float
         Time of each block of a cluster.
     bytes_per_us : float
-        What the device's memory moves.
+        Bandwidth of the device's memory.
     """
 
     tiles: tuple[Tile, ...]
@@ -119,7 +119,7 @@ class Menu:
 
     @cached_property
     def choice(self) -> Choice[Tile]:
-        """Every tile with every size of its clusters: an axis of cuts, and one for problems."""
+        """Every tile with every size of its clusters; its axes are cuts, and one for problems."""
         cuts = tuple(Cut(tile, cluster) for tile in self.tiles for cluster in tile.clusters)
         return Choice(cuts, stacked([cut.tile for cut in cuts], axes=1), np.array([[cut.cluster] for cut in cuts]))
 

@@ -20,19 +20,19 @@ from conv_advisor.kernels.cuda.pointwise import menu as menus
 from conv_advisor.kernels.cuda.pointwise.menu import Tile
 
 SEGMENTS: Final = {4: (2,), 2: (2, 4)}
-"""Images that the pixels of a tile may belong to where x comes in CHUNKS, for each size of an element.
+"""Images that the pixels of a tile may belong to where x is loaded in CHUNKS, by bytes of an element.
 
-Of four bytes, WORDS do better where a tile has parts of more planes.
+For four-byte elements, WORDS are faster where a tile has parts of more planes.
 """
 MOST_COLUMNS: Final = 64
-"""Copies in a row of CHUNKS."""
+"""Copies in a row of CHUNKS, at most."""
 ROW_BYTES: Final = 128
-"""Channels of one filter in a stage."""
+"""Bytes of the channels of one filter in a stage."""
 _ALIGNMENT: Final = 1024
 
 
 class Loading(IntEnum):
-    """How a stage of x comes to shared memory; the numbers are those of the .cu."""
+    """How a stage of x is copied to shared memory; the numbers are those of the .cu."""
 
     VECTORS = 0
     WORDS = 1
@@ -41,39 +41,39 @@ class Loading(IntEnum):
 
 
 def segments_of(problems: Problems, bp: Any) -> Any:
-    """Images that the pixels of a tile may belong to, as the source provides for them; 0 where they are too many."""
-    item = problems.dtype.itemsize_bytes
+    """Images that the pixels of a tile may belong to, rounded up to a value of `SEGMENTS`; 0 where there are more."""
+    itemsize = problems.dtype.itemsize_bytes
     needed = ceil_div(bp - 1, problems.p * problems.q) + 1
     segments = 0 * needed
-    for count in reversed(SEGMENTS[item]):
-        segments = np.where((needed <= count) & has_columns(bp, item, count), count, segments)
+    for count in reversed(SEGMENTS[itemsize]):
+        segments = np.where((needed <= count) & has_columns(bp, itemsize, count), count, segments)
     return np.where(is_dense(problems), segments, 0)
 
 
-def has_columns(bp: Any, item: int, segments: int) -> Any:
-    """Whether copies in a row are few enough for tiles of so many pixels of so many images."""
-    return bp * item // 16 + 2 * segments <= MOST_COLUMNS
+def has_columns(bp: Any, itemsize: int, segments: int) -> Any:
+    """Whether tiles of ``bp`` pixels from ``segments`` images have at most `MOST_COLUMNS` copies in a row."""
+    return bp * itemsize // 16 + 2 * segments <= MOST_COLUMNS
 
 
 def loadings(problems: Problems, bp: Any, segments: Any = None) -> Any:
-    """The widest copies, by the numbers of `Loading`, that the alignment of x allows for tiles of so many pixels."""
+    """The widest copies, by the numbers of `Loading`, that the alignment of x allows for tiles of ``bp`` pixels."""
     segments = segments_of(problems, bp) if segments is None else segments
-    item = problems.dtype.itemsize_bytes
-    vector = 16 // item
-    rest = Loading.WORDS if item == 4 else Loading.ELEMENTS
-    unaligned = np.where(segments > 0, int(Loading.CHUNKS), int(rest))
+    itemsize = problems.dtype.itemsize_bytes
+    vector = 16 // itemsize
+    narrow = Loading.WORDS if itemsize == 4 else Loading.ELEMENTS
+    unaligned = np.where(segments > 0, int(Loading.CHUNKS), int(narrow))
     is_whole = is_dense(problems) & (problems.p * problems.q % vector == 0)
-    whole = np.where(is_whole, int(Loading.VECTORS), unaligned)
-    return np.where(problems.c % vector > 0, int(Loading.ELEMENTS), whole)
+    aligned = np.where(is_whole, int(Loading.VECTORS), unaligned)
+    return np.where(problems.c % vector > 0, int(Loading.ELEMENTS), aligned)
 
 
 def loading_for(problem: ConvProblem, bp: int) -> Loading:
-    """`loadings` of one problem."""
+    """`loadings` for one problem."""
     return Loading(int(loadings(problem, bp)))
 
 
 def defines_for(tile: Tile, problem: ConvProblem) -> dict[str, int]:
-    """What the source is compiled with."""
+    """The source's definitions for a tile and a problem."""
     loading = loading_for(problem, tile.bp)
     segments = int(segments_of(problem, tile.bp)) if loading is Loading.CHUNKS else 0
     return _defines(tile, problem.dtype, loading, segments)
@@ -84,15 +84,15 @@ def _defines(tile: Tile, dtype: DType, loading: Loading, segments: int) -> dict[
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """Everything that a launcher may compile for this precision."""
-    item = dtype.itemsize_bytes
-    ways = [(Loading.VECTORS, 0), (Loading.ELEMENTS, 0), *([(Loading.WORDS, 0)] if item == 4 else [])]
-    ways += [(Loading.CHUNKS, segments) for segments in SEGMENTS[item]]
+    """The sets of definitions that a launcher may use for this precision."""
+    itemsize = dtype.itemsize_bytes
+    ways = [(Loading.VECTORS, 0), (Loading.ELEMENTS, 0), *([(Loading.WORDS, 0)] if itemsize == 4 else [])]
+    ways += [(Loading.CHUNKS, segments) for segments in SEGMENTS[itemsize]]
     return tuple(
         _defines(tile, dtype, loading, segments)
         for tile in tiles_of_every_device(menus.MENUS, dtype)
         for loading, segments in ways
-        if has_columns(tile.bp, item, segments)
+        if has_columns(tile.bp, itemsize, segments)
     )
 
 
@@ -108,27 +108,27 @@ SOURCE: Final = Source(
 
 
 def shared_bytes(tile: Tile, problems: Problems) -> Any:
-    """Shared memory of a block: weight, its small parts, stages of x, sums, as the .cu lays them out.
+    """Shared memory of a block: weight, its low parts, stages of x, sums, in the layout of the .cu.
 
     Parameters
     ----------
     tile : Tile
-        One, or several `stacked`.
+        One tile, or several `stacked`.
     problems : ConvProblem or Shapes
     """
-    item, is_float32 = problems.dtype.itemsize_bytes, problems.dtype is DType.FLOAT32
-    vector, channels = 16 // item, ROW_BYTES // item
+    itemsize, is_float32 = problems.dtype.itemsize_bytes, problems.dtype is DType.FLOAT32
+    vector, channels = 16 // itemsize, ROW_BYTES // itemsize
     segments = segments_of(problems, tile.bp)
     loading = loadings(problems, tile.bp, segments)
     slots = tile.bp // vector + 2 * segments
-    chunk_pitch = vector * (slots + ((42 - slots % 8) % 8 if item == 4 else (37 - slots % 4) % 4))
+    chunk_pitch = vector * (slots + ((42 - slots % 8) % 8 if itemsize == 4 else (37 - slots % 4) % 4))
     pitch = np.where(loading == Loading.CHUNKS, chunk_pitch, tile.bp + 8)
-    kept = np.where(tile.is_resident, ceil_div(problems.c, channels), tile.stages)
-    kept_low = np.where(tile.is_resident, kept, 2) if is_float32 else 0
-    ring = (kept + kept_low) * tile.bn * ROW_BYTES + tile.stages * channels * pitch * item
-    is_wide = (item == 4) | tile.is_split
-    sum_bytes = tile.bn * (tile.bp + np.where(is_wide, 4, 8)) * np.where(is_wide, 4, item)
-    sums = np.where((loading == Loading.VECTORS) & (item == 4) & ~tile.is_split, 0, sum_bytes)
+    kept_stages = np.where(tile.is_resident, ceil_div(problems.c, channels), tile.stages)
+    kept_low = np.where(tile.is_resident, kept_stages, 2) if is_float32 else 0
+    ring = (kept_stages + kept_low) * tile.bn * ROW_BYTES + tile.stages * channels * pitch * itemsize
+    is_wide = (itemsize == 4) | tile.is_split
+    sum_bytes = tile.bn * (tile.bp + np.where(is_wide, 4, 8)) * np.where(is_wide, 4, itemsize)
+    sums = np.where((loading == Loading.VECTORS) & (itemsize == 4) & ~tile.is_split, 0, sum_bytes)
     return _ALIGNMENT + np.where(tile.is_resident, ring + sums, np.maximum(ring, sums))
 
 
@@ -145,7 +145,7 @@ def tiles_of(tile: Tile, problems: Problems) -> tuple[Any, Any]:
 
 
 def blocks_for(cut: Cut[Tile], problem: ConvProblem, processors: int) -> int:
-    """The grid. Where blocks stay, as many as fit at a time, and no more than leave each a whole share of tiles."""
+    """Blocks of the grid. Resident blocks are as many as fit at a time, at most what equal shares of tiles need."""
     return int(_grid(cut.tile, cut.cluster, problem, residents(cut.tile, problem), processors))
 
 
@@ -160,21 +160,21 @@ def expect(tile: Tile, cluster: Any, problems: Problems, fitting: Any, device: D
     """Time in us and grid of a launch.
 
     A stage takes its latency, or the time in which a multiprocessor works off a stage of each of its blocks, whichever
-    is longer; so does what follows the stages of a tile. No launch is faster than memory moves x, weight and y.
+    is longer; so does the work after the stages of a tile. No launch is faster than memory moves x, weight and y.
 
     Parameters
     ----------
     tile : Tile
-        One, or several `stacked`.
+        One tile, or several `stacked`.
     cluster : int or int array
-        Blocks that share its channels.
+        Blocks that share a tile's channels.
     problems : ConvProblem or Shapes
     fitting : int or int array
         Blocks that a multiprocessor holds, at least one.
     device : Device
     """
     menu = fitted_on(device, menus.MENUS)[problems.dtype]
-    item, c, k = problems.dtype.itemsize_bytes, problems.c, problems.k
+    itemsize, c, k = problems.dtype.itemsize_bytes, problems.c, problems.k
     loading, pixels = loadings(problems, tile.bp), problems.n * problems.p * problems.q
     latency = tile.latency_us * np.array((1.0, *menu.latency_factors))[loading]
     busy = tile.busy_us * np.array((1.0, *menu.busy_factors))[loading]
@@ -189,9 +189,9 @@ def expect(tile: Tile, cluster: Any, problems: Problems, fitting: Any, device: D
     filters, tiles = tiles_of(tile, problems)
     blocks = ceil_div(grid, processors)
     walked = ceil_div(tiles, grid // filters) * tile_us(blocks) + all_stages * menu.weight_us
-    waves, rest = np.divmod(blocks, fitting)
-    body = np.where(tile.is_resident, walked, in_waves(0.0, waves, rest, fitting, tile_us))
-    moved = item * (pixels * (c + k) + k * c)
+    waves, remaining = np.divmod(blocks, fitting)
+    body = np.where(tile.is_resident, walked, in_waves(0.0, waves, remaining, fitting, tile_us))
+    moved = itemsize * (pixels * (c + k) + k * c)
     ranks = np.where(np.greater(cluster, 1), menu.rank_us * cluster, 0.0)
     return menu.launch_us + np.maximum(body + ranks, moved / menu.bytes_per_us), grid
 
@@ -202,7 +202,7 @@ def stages_of(problems: Problems) -> Any:
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
-    """Every cut that fits and whose blocks all have a stage; of these, where there are any, those at least half of use.
+    """Every cut that fits and whose blocks all have a stage, with tiles at least half filled or else the narrowest.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[Tile], float]:
-    """The cuts of one problem, and the time in us that each is expected to take."""
+    """The cuts of one problem, and the expected time of each in us."""
     return expected_of(offers(Shapes.of(problem), device))
 
 

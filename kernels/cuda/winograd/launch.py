@@ -36,7 +36,7 @@ def prepare_fused(problem: ConvProblem, _device: Device, _workspace_limit_bytes:
 
 
 def prepare_nonfused(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -> Launch:
-    """Transform the filters, then images by the chunk: transform, multiply at each position, transform back."""
+    """Transform the filters; then transform each chunk of images, multiply at each position, transform back."""
     plan = plans.plan_winograd(problem, workspace_limit_bytes)
     workspace = blas.new_workspace()
     transform_x, transform_weight, transform_y = (

@@ -1,4 +1,4 @@
-"""How Winograd with tiles of 2x2 outputs cuts a problem: its tiles, and images at a time."""
+"""How Winograd with tiles of 2x2 outputs cuts a problem: its tiles, and the images of a chunk."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def winograd_tiles(problem: ConvProblem) -> int:
 
 
 def plan_winograd(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
-    """Images whose transforms fit the limit beside those of the filters and cuBLAS's own workspace.
+    """Images whose transforms fit the limit together with those of the filters and cuBLAS's own workspace.
 
     Raises
     ------
     WorkspaceExceeded
-        Not even one fits.
+        Not even one image fits.
     """
     fixed_bytes = BLAS_WORKSPACE_BYTES + 4 * 16 * problem.k * problem.c
     elements = 16 * winograd_tiles(problem) * (problem.c + problem.k)
@@ -38,5 +38,5 @@ def plan_winograd(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
 
 
 def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
-    """Bytes that cuBLAS takes, those of the filters' transforms, and those of the images that are there at a time."""
+    """Bytes of cuBLAS's workspace, of the filters' transforms, and of the transforms of a chunk of images."""
     return plan_winograd(problem, limit_bytes).workspace_bytes

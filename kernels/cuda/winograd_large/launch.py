@@ -19,16 +19,16 @@ from conv_advisor.kernels.variant import Launch
 _THREADS: Final = 256
 _Y_THREADS: Final = 128
 _WAITING: Final = {MACRO: 1}
-"""What all kernels are compiled with: those of one launch overlap, alone and in a network."""
+"""A definition of all kernels: those of one launch overlap each other, whether alone or in a network."""
 
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
-    """Largest magnitudes of images and filters; then images by the chunk: transform, multiply, transform back."""
+    """Find the largest magnitudes of images and filters; then transform, multiply and transform back each chunk."""
     return launch(problem, device, plans.plan_cut(problem, device, workspace_limit_bytes))
 
 
 def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
-    """The launches of this cut: each kernel begins while the one ahead of it ends, and waits for it."""
+    """The launches of this cut: each kernel begins while the one before it ends, and waits for it."""
     u, v, m, maxima, exponents = map(Scratch, plans.scratch_bytes(problem, cut.tile, cut.images))
     parts = plans.image_parts(problem, device)
     find_maxima = prepare_start(
@@ -64,7 +64,7 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
 def _chunk(
     problem: ConvProblem, device: Device, cut: plans.Cut, images: int, *, has_filters: bool
 ) -> tuple[Start, Start, Start]:
-    """What transforms so many images, and the filters too, multiplies, and transforms back."""
+    """The kernels of a chunk of ``images`` images: transform, of the filters too if asked, multiply, transform back."""
     tiles, slices, parts = (
         images * plans.tiles_of(problem),
         plans.slices_of(problem),
@@ -113,7 +113,7 @@ def _transform(problem: ConvProblem, step: str) -> Any:
 
 
 def _warps_back(problem: ConvProblem, device: Device, images: int) -> tuple[int, tuple[int, ...]]:
-    """Warps that transform back, and what they take before the shape: the filters of a run of tiles."""
+    """Warps that transform back, and their arguments before the shape: for nchw, the filters of a run of tiles."""
     tiles = images * plans.tiles_of(problem)
     if problem.layout is Layout.NHWC:
         return tiles * ceil(problem.k / 32), ()

@@ -22,30 +22,30 @@ SLICE: Final = 16
 DEPTH: Final = 2
 """Slices of a stage."""
 BLOCK_TILES: Final = 32
-"""That a block of the transform takes."""
+"""Tiles that a block transforms."""
 RUN_TILES: Final = 32
-"""That a warp transforms back."""
+"""Tiles that a warp transforms back."""
 PARTS: Final = 2
-"""float16 numbers that hold a float32, to 22 bits."""
+"""float16 numbers that represent a float32, to 22 bits."""
 ROW_BYTES: Final = 32
 """Bytes of a row of a part of a slice."""
 MOST_PARTS: Final = 32
-"""Blocks that look for the largest magnitude of an image."""
+"""Blocks that find the largest magnitude of an image, at most."""
 LEAST_PART: Final = 4096
-"""Elements that are worth a block."""
+"""Elements per such block, at least."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block of the GEMM computes: `bm` filters of `bn` tiles, in channels last `bm` tiles of `bn` filters.
+    """The outputs of a block of the GEMM: `bm` filters of `bn` tiles, in channels last `bm` tiles of `bn` filters.
 
     Parameters
     ----------
     bm, bn : int
     stages : int
-        In shared memory at a time.
+        Stages in shared memory at a time.
     blocks : int
-        That a multiprocessor has room for.
+        Blocks that a multiprocessor has room for.
     """
 
     bm: int
@@ -60,27 +60,27 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """The ring, or the products that take its place, and what aligns it."""
+        """Bytes of the ring of stages, or of the products that replace it, plus alignment."""
         ring = self.stages * DEPTH * PARTS * ROW_BYTES * (self.bm + self.bn)
         return max(ring, self.bm * (self.bn + 8) * 4) + 128
 
     @property
     def defines(self) -> dict[str, int]:
-        """What the GEMM is compiled with."""
+        """The definitions that the GEMM is compiled with."""
         return {"BM": self.bm, "BN": self.bn, "STAGES": self.stages, "BLOCKS": self.blocks}
 
 
 @dataclass(frozen=True)
 class TimedTile:
-    """A tile, and what a generation of its blocks takes on a multiprocessor.
+    """A tile, and the time of a generation of its blocks on a multiprocessor.
 
     Parameters
     ----------
     tile : Tile
     latency_us, stage_latency_us : float
-        Time of a block that is alone, and of each of its stages.
+        Time of a block alone on a multiprocessor, fixed and per stage.
     busy_us, stage_busy_us : float
-        Time of each block where the multiprocessor is busy, and of each of its stages.
+        Time of each block on a busy multiprocessor, fixed and per stage.
     """
 
     tile: Tile
@@ -92,13 +92,13 @@ class TimedTile:
 
 @dataclass(frozen=True)
 class Menu:
-    """The tiles of the GEMM, and what each is expected to take.
+    """The tiles of the GEMM, and the constants of their expected times.
 
     Parameters
     ----------
     tiles : tuple of TimedTile
     launch_us : float
-        Time of the GEMM of a chunk beside its blocks.
+        Time of the GEMM of a chunk, without its blocks.
     """
 
     tiles: tuple[TimedTile, ...]
@@ -119,9 +119,9 @@ H200: Final = Menu(
 MENUS: Final[Mapping[str, Menu]] = {"nvidia-h200": H200}
 """By the device that they were fitted on."""
 GEMM_DEFINES: Final = each_once(timed.tile.defines for menu in MENUS.values() for timed in menu.tiles)
-"""What winograd_gemm.cu may be compiled with."""
+"""The sets of definitions of winograd_gemm.cu."""
 TRANSFORM_DEFINES: Final = tuple({"TILE": tile} for tile in TILES_OF.values())
-"""What the transforms may be compiled with."""
+"""The sets of definitions of the transforms."""
 GEMM_SOURCE: Final = Source(
     "winograd_gemm", lambda dtype: GEMM_DEFINES if dtype is DType.FLOAT32 else (), architecture="sm_90a"
 )
@@ -155,7 +155,7 @@ def tile_of(problem: ConvProblem) -> int:
 
 
 def positions_of(problem: ConvProblem) -> int:
-    """Positions of an input tile: as many GEMMs."""
+    """Positions of an input tile, each of which is one GEMM."""
     return TILES_OF[problem.r, problem.s] ** 2
 
 
@@ -170,9 +170,9 @@ def slices_of(problem: ConvProblem) -> int:
 
 
 def image_parts(problem: ConvProblem, device: Device) -> int:
-    """Blocks that look for the largest magnitude of an image."""
-    wanted = min(ceil(8 * device.processors / problem.n), problem.c * problem.h * problem.w // LEAST_PART)
-    return max(1, min(MOST_PARTS, wanted))
+    """Blocks that find the largest magnitude of an image."""
+    useful_parts = min(ceil(8 * device.processors / problem.n), problem.c * problem.h * problem.w // LEAST_PART)
+    return max(1, min(MOST_PARTS, useful_parts))
 
 
 def has_tiles_left(problem: ConvProblem) -> bool:
@@ -186,24 +186,24 @@ def block_of(problem: ConvProblem, tile: Tile) -> tuple[int, int]:
 
 
 def rows_u(problem: ConvProblem, tile: Tile) -> int:
-    """Rows of U: the filters, in whole blocks."""
+    """Rows of U: the filters, rounded up to whole blocks."""
     filters, _ = block_of(problem, tile)
     return -(-problem.k // filters) * filters
 
 
 def rows_v(problem: ConvProblem, tile: Tile, images: int) -> int:
-    """Rows of V: the tiles of so many images, in whole blocks."""
+    """Rows of V: the tiles of ``images`` images, rounded up to whole blocks."""
     _, tiles = block_of(problem, tile)
     return -(-images * tiles_of(problem) // tiles) * tiles
 
 
 def filters_m(problem: ConvProblem, tile: Tile) -> int:
-    """Filters of M, in whole blocks where they are on the right of the GEMM."""
+    """Filters of M, rounded up to whole blocks where they are on the right of the GEMM."""
     return rows_u(problem, tile) if has_tiles_left(problem) else problem.k
 
 
 def staged_bytes(problem: ConvProblem) -> int:
-    """Shared memory of a block that transforms x: the rows that 32 tiles see, of 16 channels; none in channels last."""
+    """Shared memory of a block that transforms x: the rows that 32 tiles read, of 16 channels; 0 in channels last."""
     if problem.layout is Layout.NHWC:
         return 0
     tile = tile_of(problem)
@@ -214,7 +214,7 @@ def staged_bytes(problem: ConvProblem) -> int:
 
 
 def scratch_bytes(problem: ConvProblem, tile: Tile, images: int) -> tuple[int, int, int, int, int]:
-    """Bytes of U, of V and M of a chunk of so many images, of the largest magnitudes, and of the scales."""
+    """Bytes of U, of V and M for a chunk of ``images`` images, of the largest magnitudes, and of the scales."""
     n, k, u, v = problem.n, problem.k, rows_u(problem, tile), rows_v(problem, tile, images)
     positions = positions_of(problem)
     row_bytes = positions * slices_of(problem) * PARTS * ROW_BYTES
@@ -223,24 +223,24 @@ def scratch_bytes(problem: ConvProblem, tile: Tile, images: int) -> tuple[int, i
 
 
 def workspace_bytes(problem: ConvProblem, cut: Cut) -> int:
-    """U, V, M, and the scales with what they are made from."""
+    """Bytes of U, V and M, of the scales, and of the largest magnitudes that give them."""
     return sum(scratch_bytes(problem, cut.tile, cut.images))
 
 
 def run_tiles(problem: ConvProblem) -> int:
-    """Tiles that a warp transforms back at a time: whole rows of them where their outputs are stored together."""
+    """Tiles that a warp transforms back at a time: whole rows of tiles where their outputs are stored together."""
     tiles_q = ceil(problem.q / OUT)
     return RUN_TILES if problem.q % 4 == 0 or tiles_q > RUN_TILES else RUN_TILES // tiles_q * tiles_q
 
 
 def filters_of_run(problem: ConvProblem, device: Device, images: int) -> int:
-    """Filters that a warp transforms back one after the other: several where the device is busy all the same."""
+    """Filters that a warp transforms back one after the other: several where the device still stays busy."""
     runs = ceil(images * tiles_of(problem) / run_tiles(problem)) * problem.k
     return max(1, min(4, runs // (device.processors * 64)))
 
 
 def gemm_blocks(problem: ConvProblem, cut: Cut, images: int) -> int:
-    """The grid of the GEMM."""
+    """Blocks of the grid of the GEMM."""
     rows = rows_u(problem, cut.tile) * rows_v(problem, cut.tile, images)
     return positions_of(problem) * (rows // (cut.tile.bm * cut.tile.bn))
 
@@ -251,7 +251,7 @@ def least_workspace_bytes(problem: ConvProblem) -> int:
 
 
 def most_images(problem: ConvProblem, tile: Tile, limit_bytes: int) -> int:
-    """Images whose workspace keeps the limit."""
+    """Images whose workspace stays within the limit."""
     none = Cut(tile, 0)
     row_bytes = positions_of(problem) * (slices_of(problem) * PARTS * ROW_BYTES + 4 * filters_m(problem, tile))
     _, tiles = block_of(problem, tile)
@@ -262,20 +262,20 @@ def most_images(problem: ConvProblem, tile: Tile, limit_bytes: int) -> int:
 def expected_us(problem: ConvProblem, device: Device, launch_us: float, timed: TimedTile, cut: Cut) -> float:
     """A model of the time of the GEMMs, good for choosing among tiles.
 
-    Blocks come to a multiprocessor in generations of as many as fit; one takes its latency, or the time in which the
-    multiprocessor is busy with all its blocks, whichever is longer.
+    Blocks run on a multiprocessor in generations of as many as fit. A generation takes its latency, or the time in
+    which the multiprocessor works off all its blocks, whichever is longer.
     """
     stages = ceil(slices_of(problem) / DEPTH)
     latency = timed.latency_us + timed.stage_latency_us * stages
     busy = timed.busy_us + timed.stage_busy_us * stages
-    processors = device.processors or 1  # unknown of a device that only a tree's card names; its workspace is asked for
-    generations, rest = divmod(ceil(gemm_blocks(problem, cut, cut.images) / processors), cut.tile.blocks)
-    last = max(latency, rest * busy) if rest else 0.0
-    return ceil(problem.n / cut.images) * (launch_us + generations * max(latency, cut.tile.blocks * busy) + last)
+    processors = device.processors or 1  # unknown for a device that only a tree's card names; its workspace is needed
+    generations, remaining = divmod(ceil(gemm_blocks(problem, cut, cut.images) / processors), cut.tile.blocks)
+    last_us = max(latency, remaining * busy) if remaining else 0.0
+    return ceil(problem.n / cut.images) * (launch_us + generations * max(latency, cut.tile.blocks * busy) + last_us)
 
 
 def plan_cut(problem: ConvProblem, device: Device, limit_bytes: int) -> Cut:
-    """The cut that the model expects to be fastest, of those whose blocks are not mostly empty."""
+    """The cut that the model expects to be fastest, among those whose blocks are not mostly empty."""
     menu, timed_cuts = fitted_on(device, MENUS), []
     filters, tiles = problem.k, problem.n * tiles_of(problem)
     left, right = (tiles, filters) if has_tiles_left(problem) else (filters, tiles)
