@@ -69,28 +69,15 @@ def every_cut(problems: Shapes) -> tuple[Array, Cut]:
         & (is_busy[..., None] & (most[..., None] >= _GROUPS))[..., None]
         & is_width[:, :, None, :, None]
     )
-    owner, tile, warps_n_index, warps_m_index, group_index, width_index = np.nonzero(is_wanted)
-    row_problems, warps, share = (
-        problems.take(owner),
-        warps_n[owner, tile, warps_n_index],
-        shares[owner, tile, warps_n_index],
-    )
+    owner, tile, at_n, at_m, at_group, at_width = np.nonzero(is_wanted)
+    row_problems, warps, share = problems.take(owner), warps_n[owner, tile, at_n], shares[owner, tile, at_n]
     own_filters = filters[owner, 0]
     block_filters = np.where(share > 1, np.minimum(own_filters, 8 * _TILES.nt[tile] * warps), own_filters)
-    tile_pixels = pixels[tile, warps_m_index]
-    tile_n, tile_p, tile_q = _tiles_of_pixels(row_problems, tile_pixels, widths[owner, width_index])
+    tile_pixels = pixels[tile, at_m]
+    tile_n, tile_p, tile_q = _tiles_of_pixels(row_problems, tile_pixels, widths[owner, at_width])
     words, ones = group_words(row_problems), np.ones_like(owner)
     cut = Cut(
-        *(
-            take(_TILES, tile),
-            _WARPS_M[warps_m_index],
-            warps,
-            _GROUPS[group_index],
-            block_filters,
-            tile_n,
-            tile_p,
-            tile_q,
-        ),
+        *(take(_TILES, tile), _WARPS_M[at_m], warps, _GROUPS[at_group], block_filters, tile_n, tile_p, tile_q),
         *(words, ones, ones),
     )
     return owner, cut
