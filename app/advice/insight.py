@@ -1,4 +1,4 @@
-"""What can be asked of a tree beside its advice: why it predicts as it does, and where each variant wins."""
+"""Why a tree predicts as it does, and where each variant wins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conv_advisor.models.tree.explain import Branch, Decision, explain
 from conv_advisor.models.tree.file import TreeModel
 
 _survey = lru_cache(maxsize=32)(survey)
-"""A map takes a thousand walks; people come back to one, and an advisor never changes its mind."""
+"""A map takes a thousand walks of the tree; people ask for the same one again, and an advisor never changes."""
 
 
 class BranchAnswer(TypedDict):
@@ -118,13 +118,13 @@ def survey_layer(service: Service, asked: LandscapeParameters) -> LandscapeAnswe
 
 
 def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, Advisor]:
-    """The landscape that is asked for, and whose tree it shows.
+    """The landscape of a request, and the advisor whose tree it shows.
 
     Raises
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
-    problem = problem_from(asked.given()).plain  # a tree knows of no epilogue
+    problem = problem_from(asked.given()).plain  # trees know no epilogues
     advisor = service.advisor(service.known.asked_id(asked.device)).only(asked.only)
     model_of(advisor)
     limit = asked.max_workspace_bytes
@@ -145,7 +145,7 @@ def model_of(advisor: Advisor) -> TreeModel:
     Raises
     ------
     NoAdvice
-        It has none.
+        The advisor has no tree.
     """
     if advisor.model is None:
         raise NoAdvice(f"there is no model of {advisor.device.id}")

@@ -81,14 +81,14 @@ def advise(
     True
     """
     local, limits = known_within(device, max_workspace_bytes, deterministic, only)
-    found = advise_one(local, _problem_of(layer, dtype, layout, epilogue), limits)
-    return LayerAdvice(**{field.name: getattr(found, field.name) for field in fields(found)})
+    advice = advise_one(local, _problem_of(layer, dtype, layout, epilogue), limits)
+    return LayerAdvice(**{field.name: getattr(advice, field.name) for field in fields(advice)})
 
 
 def known_within(
     device: str | None, max_workspace_bytes: int | None, deterministic: bool, only: Maker | str | None
 ) -> tuple[Local, Limits]:
-    """What this process knows, and the limits that a program asks for, by the names that `advise` has for them.
+    """The devices and measurements of this process, and the limits of a program, which `advise` takes by these names.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def _local() -> Local:
     return Local(load_settings())
 
 
-os.register_at_fork(after_in_child=_local.cache_clear)  # a connection to the database serves one process
+os.register_at_fork(after_in_child=_local.cache_clear)  # a database connection serves one process
 
 
 def _maker_of(only: Maker | str | None) -> Maker | None:

@@ -1,4 +1,4 @@
-"""What advice is for, and what a variant may take and must be."""
+"""Limits of an advice: the device, and what a variant may take and must be."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Limits:
 
     @classmethod
     def of(cls, asked: LimitParameters, service: Service) -> Limits:
-        """The limits that were asked for, else the service's own."""
+        """The limits of a request, with the service's own where it sets none."""
         workspace = asked.max_workspace_bytes
         return cls(
             service.known.asked_id(asked.device),

@@ -1,4 +1,4 @@
-"""Every request of the client as a value: what is sent, and what its answer means."""
+"""Every request of the client as a value: what to send, and how to read the answer."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _JSON: Final = "application/json"
 _ONNX: Final = "application/onnx"
 _SAFETENSORS: Final = "application/vnd.safetensors"
 _TEXT_IN_METADATA: Final = ("variant", "outcome", "detail", "chosen_by", "why_not_stored")
-"""What of a convolution stands beside its y as it is; the rest is JSON."""
+"""Metadata of a convolution that are plain text; the rest is JSON."""
 
 
 class Convolved(NamedTuple):
-    """A convolution that was computed, and how that went: ``y, measured = client.convolve(x, weight)``.
+    """The result of a convolution, and its measurement: ``y, measured = client.convolve(x, weight)``.
 
     Attributes
     ----------
     y : array
         In the memory order and the precision of x.
     measured : dict
-        Variant, time with every sample, error against float64, and what else was tried.
+        Variant, time with every sample, error against float64, and the other attempts.
     """
 
     y: np.ndarray
@@ -62,13 +62,13 @@ class Convolved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request. Sent twice it does what it does sent once, so that it may be tried again.
+    """One request. Sending it twice has the same effect as sending it once, so it can be retried.
 
     Parameters
     ----------
     method, path : str
     read : callable (bytes) -> T
-        What the body of its answer means.
+        Decodes the body of the answer.
     query, headers : mapping of str to str
     body : bytes
     """
@@ -82,7 +82,7 @@ class Call(Generic[T]):
 
 
 def ready() -> Call[None]:
-    """Whether the server can do all that it is for."""
+    """Whether the server can answer every kind of request."""
     return Call("GET", "/readyz", lambda _: None)
 
 
@@ -118,24 +118,24 @@ def devices() -> Call[list[KnownDeviceAnswer]]:
 
 
 def convolve(x: np.ndarray, weight: np.ndarray, asked: Mapping[str, Any]) -> Call[Convolved]:
-    """A convolution of these tensors; bias and residual may be arrays too, which are added to it."""
-    added = {name: asked[name] for name in ("bias", "residual") if isinstance(asked.get(name), np.ndarray)}
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in {"x": x, "weight": weight, **added}.items()}
+    """A convolution of these tensors, with bias and residual added to it where they are arrays."""
+    addends = {name: asked[name] for name in ("bias", "residual") if isinstance(asked.get(name), np.ndarray)}
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in {"x": x, "weight": weight, **addends}.items()}
     try:
-        body = save(tensors, metadata=_query({name: asked[name] for name in asked.keys() - added.keys()}))
-    except Exception as error:  # its own, and a KeyError of a type that it has no name for
+        body = save(tensors, metadata=_query({name: asked[name] for name in asked.keys() - addends.keys()}))
+    except Exception as error:  # safetensors' own, or KeyError for a dtype that it does not know
         raise InvalidTensor("x, weight", (x.dtype, weight.dtype), f"float32, float16 or bfloat16 ({error})") from None
     headers = {"content-type": _SAFETENSORS, "accept": _SAFETENSORS}
     return Call("POST", "/v1/convolutions", _convolved, {}, headers, body)
 
 
 def measure(layer: AnyLayer, asked: Mapping[str, Any]) -> Call[ConvolutionAnswer]:
-    """A convolution of random tensors, of which no y comes back."""
+    """A convolution of random tensors, which returns no y."""
     return _send("POST", "/v1/convolutions", _layer(layer) | dict(asked), _json)
 
 
 def submit(kind: str, asked: Mapping[str, Any], key: str | None) -> Call[JobAnswer]:
-    """A background job; the key makes one job of the same request sent again."""
+    """A background job; requests with the same key make one job."""
     return _send("POST", "/v1/jobs", {"kind": kind, **asked}, _json, {"idempotency-key": key or secrets.token_hex(16)})
 
 
@@ -155,35 +155,35 @@ def jobs(asked: Mapping[str, Any]) -> Call[JobsAnswer]:
 
 
 def cancel(job_id: str) -> Call[JobAnswer]:
-    """The end of a job."""
+    """Cancellation of a job."""
     return Call("DELETE", _job_path(job_id), _json)
 
 
 def events(job_id: str, seen: int) -> Call[None]:
-    """What becomes of a job after the revision that was seen."""
+    """Changes of a job after the given revision."""
     headers = {"accept": "text/event-stream"} | ({"last-event-id": str(seen)} if seen >= 0 else {})
     return Call("GET", f"{_job_path(job_id)}/events", lambda _: None, {}, headers)
 
 
 def models() -> Call[list[ModelAnswer]]:
-    """The trained trees."""
+    """All trained trees."""
     return Call("GET", "/v1/models", _part("models"))
 
 
 def activate(device: str, model: str) -> Call[ModelAnswer]:
-    """Another tree for a device."""
+    """Puts another tree in charge for a device."""
     return _send("PUT", "/v1/models/active", {"device": device, "model": model}, _json)
 
 
 def _send(
     method: str, path: str, body: Any, read: Callable[[bytes], T], headers: Mapping[str, str] | None = None
 ) -> Call[T]:
-    said = {"content-type": _JSON, "accept": _JSON} | dict(headers or {})
-    return Call(method, path, read, {}, said, msgspec.json.encode(body))
+    sent_headers = {"content-type": _JSON, "accept": _JSON} | dict(headers or {})
+    return Call(method, path, read, {}, sent_headers, msgspec.json.encode(body))
 
 
 def _layer(layer: AnyLayer) -> dict[str, Any]:
-    """A layer by name, which a problem has too, however unusual it is."""
+    """A layer by its short form, which every problem has."""
     if isinstance(layer, ConvProblem):
         return {"layer": layer.short, "dtype": layer.dtype, "layout": layer.layout}
     return {"layer": layer}
@@ -194,17 +194,17 @@ def _named(layers: Iterable[AnyLayer]) -> list[Any]:
 
 
 def _query(asked: Mapping[str, Any]) -> dict[str, str]:
-    """Values as a URL and metadata of tensors have them."""
+    """Values as text, for a URL or the metadata of tensors."""
     return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in asked.items()}
 
 
 def _plan_query(asked: Mapping[str, Any]) -> dict[str, str]:
-    said = dict(asked)
-    if "batches" in said:
-        said["batches"] = ",".join(map(str, said["batches"]))
-    if "dims" in said:
-        said["dims"] = ",".join(f"{name}={size}" for name, size in said["dims"].items())
-    return _query(said)
+    query = dict(asked)
+    if "batches" in query:
+        query["batches"] = ",".join(map(str, query["batches"]))
+    if "dims" in query:
+        query["dims"] = ",".join(f"{name}={size}" for name, size in query["dims"].items())
+    return _query(query)
 
 
 def _contents(path: str | PathLike[str]) -> bytes:
@@ -227,14 +227,14 @@ def _part(name: str) -> Callable[[bytes], Any]:
 
 
 def _advice(body: bytes) -> LayerAdvice:
-    """What `conv_advisor.advise` returns, from what a server answers."""
+    """The answer of a server as `conv_advisor.advise` would return it."""
     answer = _json(body)
-    said = answer["problem"]
-    asked = ConvProblem.parse(said["layer"], dtype=said["dtype"], layout=said["layout"])
+    fields = answer["problem"]
+    problem = ConvProblem.parse(fields["layer"], dtype=fields["dtype"], layout=fields["layout"])
     is_counted = answer.get("epilogue_is_counted", True)
     return LayerAdvice(
-        problem=asked if is_counted else asked.plain,
-        uncounted=PLAIN if is_counted else asked.epilogue,
+        problem=problem if is_counted else problem.plain,
+        uncounted=PLAIN if is_counted else problem.epilogue,
         device_id=answer["device"],
         model_id=answer["model"],
         ranking=msgspec.convert(answer["ranking"], tuple[Choice, ...]),
