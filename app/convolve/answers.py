@@ -1,4 +1,4 @@
-"""What /v1/convolutions answers, in JSON and beside a y that is not."""
+"""Answers of /v1/convolutions, in JSON and as metadata beside a binary y."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def convolution_metadata(done: Convolution) -> dict[str, str]:
 
 
 def convolution_summary(done: Convolution) -> dict[str, str | float]:
-    """What fits beside a y that has no place for more: the numbers and names, without what is unknown."""
+    """The summary beside a y whose format has little room: known numbers and names."""
     answer = _convolution(done, None)
     return {name: value for name, value in answer.items() if name in _SUMMARY and isinstance(value, str | float | int)}
 
@@ -99,5 +99,5 @@ def _attempt(attempt: Attempt) -> AttemptAnswer:
 
 
 def _finite(value: float | None) -> float | None:
-    """A number that JSON has; None for what it has not."""
+    """The number if JSON can express it, else None."""
     return value if value is not None and math.isfinite(value) else None
