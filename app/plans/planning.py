@@ -1,4 +1,4 @@
-"""From a network to its plan, by what is known of a device."""
+"""From a network to its plan, with the trees and measurements of a device."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Plans = dict[int, Plan]
 """Plans by batch."""
 
 AT_ONCE: Final = 2
-"""Models that one process reads and plans at the same time."""
+"""Models that one process may read and plan at the same time."""
 MAX_DIFFERENT: Final = 5000
-"""Different convolutions that a request may have planned, over all its batches: the largest networks have hundreds."""
+"""Most different convolutions in one request, over all its batches: the largest networks have hundreds."""
 _PLANNERS: Final = BoundedSemaphore(AT_ONCE)
 
 
 def plan_network(known: Known, network: Network, limits: Limits, check: Callable[[], object] = lambda: None) -> Plan:
-    """Layout and variant of every convolution of a network, by one tree and what was measured.
+    """Layout and variant of every convolution of a network, by one tree and the measurements.
 
     Parameters
     ----------
@@ -96,9 +96,9 @@ def _plans(service: Service, asked: PlanParameters, network: Callable[[int], Net
     limits, batches, plans = Limits.of(asked, service), batches_of(asked.batches), {}
     for batch in batches:
         whole = network(batch)
-        count = len({each.problem for each in whole.convolutions})
+        count = len({operator.problem for operator in whole.convolutions})
         if count * len(batches) > MAX_DIFFERENT:
-            said = f"{count} different convolutions in {counted(len(batches), 'batch', 'batches')}"
-            raise InvalidInput("model", said, f"at most {MAX_DIFFERENT} over all batches")
+            text = f"{count} different convolutions in {counted(len(batches), 'batch', 'batches')}"
+            raise InvalidInput("model", text, f"at most {MAX_DIFFERENT} over all batches")
         plans[batch] = plan_network(service, whole, limits, service.check)
     return plans
