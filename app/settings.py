@@ -266,15 +266,17 @@ def _from_environment() -> Iterator[tuple[str, str, str]]:
         if name.upper().startswith(PREFIX) and name.upper() not in ours:
             # Never its value: it may be a password under a misspelt name.
             raise InvalidInput(name, "set", f"one of the settings {', '.join(sorted(ours))}")
-    for known in (_OF_OTHERS, ours):
-        yield from ((known[name.upper()], name, value) for name, value in os.environ.items() if name.upper() in known)
+    for setting_of in (_OF_OTHERS, ours):
+        yield from (
+            (setting_of[name.upper()], name, value) for name, value in os.environ.items() if name.upper() in setting_of
+        )
 
 
 def _from_secrets() -> Iterator[tuple[str, str, str]]:
     """The same from every file in `SECRETS` that has the name of a variable."""
     files = {file.name.upper(): file for file in SECRETS.iterdir() if file.is_file()} if SECRETS.is_dir() else {}
-    for known in (_OF_OTHERS, _variables()):
-        yield from ((known[name], name, files[name].read_text().strip()) for name in known if name in files)
+    for setting_of in (_OF_OTHERS, _variables()):
+        yield from ((setting_of[name], name, files[name].read_text().strip()) for name in setting_of if name in files)
 
 
 def _variables() -> dict[str, str]:

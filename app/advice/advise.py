@@ -246,9 +246,9 @@ def _is_known(problem: ConvProblem, measured: Measured) -> bool:
     return problem.key in measured or (bool(problem.epilogue) and problem.plain.key in measured)
 
 
-def _is_counted(asked: ConvProblem, timed: ConvProblem) -> bool | msgspec.UnsetType:
+def _is_counted(problem: ConvProblem, timed: ConvProblem) -> bool | msgspec.UnsetType:
     """Whether the times include the epilogue that was asked for; unset where none was."""
-    return timed.epilogue == asked.epilogue if asked.epilogue else msgspec.UNSET
+    return timed.epilogue == problem.epilogue if problem.epilogue else msgspec.UNSET
 
 
 def _lender_of(advisor: Advisor) -> str | msgspec.UnsetType:

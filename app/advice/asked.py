@@ -94,7 +94,7 @@ def _list(value: object) -> list[Any]:
     return value
 
 
-def _plain(given: dict[str, Any]) -> Named:
+def _plain(fields: dict[str, Any]) -> Named:
     """The parameters of a layer.
 
     Raises
@@ -102,7 +102,7 @@ def _plain(given: dict[str, Any]) -> Named:
     LookupError, TypeError
         A parameter is unknown, or not of its type.
     """
-    names, values = layer = named(given)
+    names, values = layer = named(fields)
     if tuple(map(type, values)) != _types(names):
         raise TypeError
     return layer

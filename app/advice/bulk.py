@@ -31,7 +31,7 @@ _AT_ONCE: Final = 1000
 """Layers whose measurements are held in memory at a time."""
 
 
-def advise_all(service: Service, asked: AskedList) -> bytes:
+def advise_all(service: Service, request: AskedList) -> bytes:
     """Advice on a list of layers, as the JSON of a `BulkAdviceAnswer`; a layer without advice gives the reason.
 
     One tree answers the whole list.
@@ -40,17 +40,17 @@ def advise_all(service: Service, asked: AskedList) -> bytes:
     ------
     InvalidInput, UnknownDevice, ModelRejected, StoreError
     """
-    is_whole = asked.common.ranking or asked.common.baselines
-    if is_whole and len(asked.layers) > MAX_RANKINGS:
+    is_whole = request.common.ranking or request.common.baselines
+    if is_whole and len(request.layers) > MAX_RANKINGS:
         allowed = f"at most {MAX_RANKINGS} with ranking or baselines"
-        raise InvalidInput("layers", f"a list of {len(asked.layers)}", allowed)
-    limits, common = Limits.of(asked.common, service), named(asked.common.given())
+        raise InvalidInput("layers", f"a list of {len(request.layers)}", allowed)
+    limits, common = Limits.of(request.common, service), named(request.common.given())
     basis = service.basis(limits.device_id)
     oracle = _Oracle(service, basis.advisor, limits, common)
     if is_whole:
-        parts = list(oracle.whole(asked.layers, _ranked if asked.common.ranking else _beside))
+        parts = list(oracle.whole(request.layers, _ranked if request.common.ranking else _beside))
     else:
-        parts = _remembered(asked.layers, oracle.best, service.parts, ((limits, common), basis))
+        parts = _remembered(request.layers, oracle.best, service.parts, ((limits, common), basis))
     head = msgspec.json.encode(answered_by(basis.advisor))
     entries = b",".join([b'{"index":%d,%b' % (index, part[1:]) for index, part in enumerate(parts)])
     return b'%b,"advice":[%b]}' % (head[:-1], entries)
@@ -100,10 +100,10 @@ def _remembered(
     layers: Sequence[Layer],
     answer: Callable[[Sequence[Layer]], Iterator[bytes]],
     parts: Parts,
-    asked: tuple[Hashable, Basis],
+    key: tuple[Hashable, Basis],
 ) -> list[bytes]:
     """The answer to each layer, computed only where it is not cached."""
-    cache = parts.of(*asked)
+    cache = parts.of(*key)
     encoded = list(map(cache.get, layers))
     missing = [index for index, answer_json in enumerate(encoded) if answer_json is None]
     for index, answer_json in zip(missing, answer([layers[index] for index in missing]), strict=True):

@@ -159,17 +159,17 @@ class SnippetParameters(AdviceParameters):
     ] = None
 
 
-def weigh_layer(service: Service, asked: ParetoParameters) -> ParetoAnswer:
+def weigh_layer(service: Service, parameters: ParetoParameters) -> ParetoAnswer:
     """The costs of all variants of a layer, and the best in the other layout.
 
     Raises
     ------
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
-    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
+    problem, limits = problem_from(parameters.given()), Limits.of(parameters, service)
     advisor = service.advisor(limits.device_id).only(limits.only)
     advice = advise_one(service, problem, limits, advisor)
-    return pareto_answer(*weighed(service.recall, advisor, advice, limits, asked.bounds))
+    return pareto_answer(*weighed(service.recall, advisor, advice, limits, parameters.bounds))
 
 
 def weighed(
@@ -195,32 +195,32 @@ def weighed(
     return pareto, other
 
 
-def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:
+def pareto_answer(pareto: Pareto, other: OtherLayout | None) -> ParetoAnswer:
     """The trade-offs, as every answer gives them."""
-    advice = found.advice
+    advice = pareto.advice
     return {
         "device": advice.device_id,
         "model": advice.model_id,
         "variant": advice.variant,
         "problem": problem_answer(advice.asked),
-        "points": msgspec.to_builtins(found.points),
-        "front": [point.variant for point in found.front],
-        "excluded": msgspec.to_builtins(found.excluded),
+        "points": msgspec.to_builtins(pareto.points),
+        "front": [point.variant for point in pareto.front],
+        "excluded": msgspec.to_builtins(pareto.excluded),
         "other_layout": msgspec.to_builtins(other),
         "trust": msgspec.to_builtins(advice.trust),
     }
 
 
-def neighbours_of_layer(service: Service, asked: NeighbourParameters) -> NeighboursAnswer:
+def neighbours_of_layer(service: Service, parameters: NeighbourParameters) -> NeighboursAnswer:
     """The nearest measured layers, beside the advice.
 
     Raises
     ------
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
-    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
+    problem, limits = problem_from(parameters.given()), Limits.of(parameters, service)
     advice = advise_one(service, problem, limits)
-    return neighbours_answer(advice, neighbours_of(service, advice, asked.count))
+    return neighbours_answer(advice, neighbours_of(service, advice, parameters.count))
 
 
 def neighbours_answer(advice: Advice, neighbours: Sequence[Neighbour]) -> NeighboursAnswer:
@@ -246,18 +246,18 @@ def neighbours_of(service: Service, advice: Advice, count: int) -> list[Neighbou
     return service.neighbours.of(advice.problem, advice.device_id, count=count, advised=advice.variant)
 
 
-def snippet_of_layer(service: Service, asked: SnippetParameters) -> SnippetAnswer:
+def snippet_of_layer(service: Service, parameters: SnippetParameters) -> SnippetAnswer:
     """A program that runs the advised variant, or another applicable one, on a layer.
 
     Raises
     ------
     InvalidInput, NoAdvice, NotApplicable, UnknownDevice, UnknownVariant, ModelRejected, StoreError
     """
-    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
-    if asked.variant:
-        catalog.get(asked.variant)
+    problem, limits = problem_from(parameters.given()), Limits.of(parameters, service)
+    if parameters.variant:
+        catalog.get(parameters.variant)
     advice = advise_one(service, problem, limits)
-    snippet = snippet_for(advice, asked.variant, limits.max_workspace_bytes, asked.language)
+    snippet = snippet_for(advice, parameters.variant, limits.max_workspace_bytes, parameters.language)
     return snippet_answer(advice, snippet)
 
 

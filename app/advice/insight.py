@@ -78,15 +78,15 @@ class LandscapeParameters(AdviceParameters):
     y: Annotated[Axis, Field(description="What varies from row to row.")] = Axis.BATCH
 
 
-def explain_layer(service: Service, asked: AdviceParameters) -> ExplanationAnswer:
+def explain_layer(service: Service, parameters: AdviceParameters) -> ExplanationAnswer:
     """Why the tree predicts what it predicts for a layer.
 
     Raises
     ------
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected
     """
-    problem = problem_from(asked.given())
-    advisor = service.advisor(service.known.asked_id(asked.device))
+    problem = problem_from(parameters.given())
+    advisor = service.advisor(service.known.asked_id(parameters.device))
     model = model_of(advisor)
     return {
         **lent_by(advisor),
@@ -97,14 +97,14 @@ def explain_layer(service: Service, asked: AdviceParameters) -> ExplanationAnswe
     }
 
 
-def survey_layer(service: Service, asked: LandscapeParameters) -> LandscapeAnswer:
+def survey_layer(service: Service, parameters: LandscapeParameters) -> LandscapeAnswer:
     """Which variant is predicted fastest over two sizes of a layer.
 
     Raises
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
-    landscape, advisor = survey_of(service, asked)
+    landscape, advisor = survey_of(service, parameters)
     return {
         **lent_by(advisor),
         "model": model_of(advisor).id,
@@ -117,24 +117,24 @@ def survey_layer(service: Service, asked: LandscapeParameters) -> LandscapeAnswe
     }
 
 
-def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, Advisor]:
+def survey_of(service: Service, parameters: LandscapeParameters) -> tuple[Landscape, Advisor]:
     """The landscape of a request, and the advisor whose tree it shows.
 
     Raises
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
-    problem = problem_from(asked.given()).plain  # trees know no epilogues
-    advisor = service.advisor(service.known.asked_id(asked.device)).only(asked.only)
+    problem = problem_from(parameters.given()).plain  # trees know no epilogues
+    advisor = service.advisor(service.known.asked_id(parameters.device)).only(parameters.only)
     model_of(advisor)
-    limit = asked.max_workspace_bytes
+    limit = parameters.max_workspace_bytes
     landscape = _survey(
         advisor,
         problem,
-        asked.x,
-        asked.y,
+        parameters.x,
+        parameters.y,
         max_workspace_bytes=service.settings.workspace_limit_bytes if limit is None else limit,
-        is_deterministic=asked.deterministic,
+        is_deterministic=parameters.deterministic,
     )
     return landscape, advisor
 

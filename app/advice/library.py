@@ -125,14 +125,14 @@ def _maker_of(only: Maker | str | None) -> Maker | None:
 def _problem_of(
     layer: str | ConvProblem, dtype: DType | str | None, layout: Layout | str | None, epilogue: Epilogue | str | None
 ) -> ConvProblem:
-    given: dict[str, Any] = {} if dtype is None else {"dtype": dtype_of(dtype)}
-    given |= {} if layout is None else {"layout": layout_of(layout)}
+    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype_of(dtype)}
+    options |= {} if layout is None else {"layout": layout_of(layout)}
     if epilogue is not None:
-        given["epilogue"] = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
+        options["epilogue"] = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
     if isinstance(layer, str):
-        return ConvProblem.parse(layer, **given)
+        return ConvProblem.parse(layer, **options)
     if not isinstance(layer, ConvProblem):
         raise InvalidInput("layer", layer, "a layer's name, such as '14-1-3-256-128', or a ConvProblem")
-    for name, value in given.items():
+    for name, value in options.items():
         raise InvalidProblem(name, value, "not together with a ConvProblem, which has it")
     return layer

@@ -21,12 +21,12 @@ class Limits:
     only: Maker | None = None
 
     @classmethod
-    def of(cls, asked: LimitParameters, service: Service) -> Limits:
+    def of(cls, parameters: LimitParameters, service: Service) -> Limits:
         """The limits of a request, with the service's own where it sets none."""
-        workspace = asked.max_workspace_bytes
+        workspace = parameters.max_workspace_bytes
         return cls(
-            service.known.asked_id(asked.device),
+            service.known.asked_id(parameters.device),
             service.settings.workspace_limit_bytes if workspace is None else workspace,
-            asked.deterministic,
-            asked.only,
+            parameters.deterministic,
+            parameters.only,
         )

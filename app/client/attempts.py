@@ -116,8 +116,8 @@ def refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
         document: Any = msgspec.json.decode(body)
         return Refused({**document, "status": status}, retry_after_s)
     except (msgspec.DecodeError, TypeError):
-        shown = headers.get("location") or body[:200].decode("utf-8", "replace")
-        return Refused({"title": f"HTTP {status}", "status": status, "detail": shown}, retry_after_s)
+        detail = headers.get("location") or body[:200].decode("utf-8", "replace")
+        return Refused({"title": f"HTTP {status}", "status": status, "detail": detail}, retry_after_s)
 
 
 def _seconds(retry_after: str) -> float:

@@ -86,19 +86,19 @@ def ready() -> Call[None]:
     return Call("GET", "/readyz", lambda _: None)
 
 
-def advise(layer: AnyLayer, asked: Mapping[str, Any]) -> Call[LayerAdvice]:
+def advise(layer: AnyLayer, keywords: Mapping[str, Any]) -> Call[LayerAdvice]:
     """Advice on one layer."""
-    return Call("GET", "/v1/advice", _advice, _query(_layer(layer) | dict(asked)))
+    return Call("GET", "/v1/advice", _advice, _query(_layer(layer) | dict(keywords)))
 
 
-def advise_many(layers: Iterable[AnyLayer], asked: Mapping[str, Any]) -> Call[list[BestAnswer]]:
+def advise_many(layers: Iterable[AnyLayer], keywords: Mapping[str, Any]) -> Call[list[BestAnswer]]:
     """Advice on many layers."""
-    return _send("POST", "/v1/advice", {**asked, "layers": _named(layers)}, _part("advice"))
+    return _send("POST", "/v1/advice", {**keywords, "layers": _named(layers)}, _part("advice"))
 
 
-def plan(model: AnyModel, asked: Mapping[str, Any]) -> Call[list[PlanAnswer]]:
+def plan(model: AnyModel, keywords: Mapping[str, Any]) -> Call[list[PlanAnswer]]:
     """Plans of a network, one for each batch."""
-    query, read, headers = _plan_query(asked), _part("plans"), {"content-type": _ONNX}
+    query, read, headers = _plan_query(keywords), _part("plans"), {"content-type": _ONNX}
     if isinstance(model, bytes):
         return Call("POST", "/v1/plans", read, query, headers, model)
     if isinstance(model, str) and not model.endswith(".onnx"):
@@ -106,10 +106,10 @@ def plan(model: AnyModel, asked: Mapping[str, Any]) -> Call[list[PlanAnswer]]:
     return Call("POST", "/v1/plans", read, query | {"name": Path(model).name}, headers, _contents(model))
 
 
-def variants(layer: AnyLayer | None, asked: Mapping[str, Any]) -> Call[list[VariantAnswer]]:
+def variants(layer: AnyLayer | None, keywords: Mapping[str, Any]) -> Call[list[VariantAnswer]]:
     """The catalogue."""
-    beside = {} if layer is None else _layer(layer)
-    return Call("GET", "/v1/variants", _part("variants"), _query(beside | dict(asked)))
+    layer_fields = {} if layer is None else _layer(layer)
+    return Call("GET", "/v1/variants", _part("variants"), _query(layer_fields | dict(keywords)))
 
 
 def devices() -> Call[list[KnownDeviceAnswer]]:
@@ -117,31 +117,33 @@ def devices() -> Call[list[KnownDeviceAnswer]]:
     return Call("GET", "/v1/devices", _part("devices"))
 
 
-def convolve(x: np.ndarray, weight: np.ndarray, asked: Mapping[str, Any]) -> Call[Convolved]:
+def convolve(x: np.ndarray, weight: np.ndarray, keywords: Mapping[str, Any]) -> Call[Convolved]:
     """A convolution of these tensors, with bias and residual added to it where they are arrays."""
-    addends = {name: asked[name] for name in ("bias", "residual") if isinstance(asked.get(name), np.ndarray)}
+    addends = {name: keywords[name] for name in ("bias", "residual") if isinstance(keywords.get(name), np.ndarray)}
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in {"x": x, "weight": weight, **addends}.items()}
     try:
-        body = save(tensors, metadata=_query({name: asked[name] for name in asked.keys() - addends.keys()}))
+        body = save(tensors, metadata=_query({name: keywords[name] for name in keywords.keys() - addends.keys()}))
     except Exception as error:  # safetensors' own, or KeyError for a dtype that it does not know
         raise InvalidTensor("x, weight", (x.dtype, weight.dtype), f"float32, float16 or bfloat16 ({error})") from None
     headers = {"content-type": _SAFETENSORS, "accept": _SAFETENSORS}
     return Call("POST", "/v1/convolutions", _convolved, {}, headers, body)
 
 
-def measure(layer: AnyLayer, asked: Mapping[str, Any]) -> Call[ConvolutionAnswer]:
+def measure(layer: AnyLayer, keywords: Mapping[str, Any]) -> Call[ConvolutionAnswer]:
     """A convolution of random tensors, which returns no y."""
-    return _send("POST", "/v1/convolutions", _layer(layer) | dict(asked), _json)
+    return _send("POST", "/v1/convolutions", _layer(layer) | dict(keywords), _json)
 
 
-def submit(kind: str, asked: Mapping[str, Any], key: str | None) -> Call[JobAnswer]:
+def submit(kind: str, keywords: Mapping[str, Any], key: str | None) -> Call[JobAnswer]:
     """A background job; requests with the same key make one job."""
-    return _send("POST", "/v1/jobs", {"kind": kind, **asked}, _json, {"idempotency-key": key or secrets.token_hex(16)})
+    return _send(
+        "POST", "/v1/jobs", {"kind": kind, **keywords}, _json, {"idempotency-key": key or secrets.token_hex(16)}
+    )
 
 
-def submit_measure(layers: Iterable[AnyLayer], asked: Mapping[str, Any], key: str | None) -> Call[JobAnswer]:
+def submit_measure(layers: Iterable[AnyLayer], keywords: Mapping[str, Any], key: str | None) -> Call[JobAnswer]:
     """A long measurement of some layers."""
-    return submit("measure", {**asked, "layers": _named(layers)}, key)
+    return submit("measure", {**keywords, "layers": _named(layers)}, key)
 
 
 def job(job_id: str) -> Call[JobAnswer]:
@@ -149,9 +151,9 @@ def job(job_id: str) -> Call[JobAnswer]:
     return Call("GET", _job_path(job_id), _json)
 
 
-def jobs(asked: Mapping[str, Any]) -> Call[JobsAnswer]:
+def jobs(keywords: Mapping[str, Any]) -> Call[JobsAnswer]:
     """A page of jobs."""
-    return Call("GET", "/v1/jobs", _json, _query(asked))
+    return Call("GET", "/v1/jobs", _json, _query(keywords))
 
 
 def cancel(job_id: str) -> Call[JobAnswer]:
@@ -193,13 +195,13 @@ def _named(layers: Iterable[AnyLayer]) -> list[Any]:
     return [layer if isinstance(layer, str) else _layer(layer) for layer in layers]
 
 
-def _query(asked: Mapping[str, Any]) -> dict[str, str]:
+def _query(keywords: Mapping[str, Any]) -> dict[str, str]:
     """Values as text, for a URL or the metadata of tensors."""
-    return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in asked.items()}
+    return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in keywords.items()}
 
 
-def _plan_query(asked: Mapping[str, Any]) -> dict[str, str]:
-    query = dict(asked)
+def _plan_query(keywords: Mapping[str, Any]) -> dict[str, str]:
+    query = dict(keywords)
     if "batches" in query:
         query["batches"] = ",".join(map(str, query["batches"]))
     if "dims" in query:

@@ -48,23 +48,23 @@ def order_from_safetensors(body: Bytes, settings: Settings) -> Order:
     return _order(parse_strings(ConvolutionParameters, strings), tensors, settings)
 
 
-def order_from_json(asked: ConvolutionRequest, settings: Settings) -> Order:
+def order_from_json(request: ConvolutionRequest, settings: Settings) -> Order:
     """The order of a JSON body.
 
     Raises
     ------
     InvalidInput
     """
-    if (asked.x is None) != (asked.weight is None):
-        missing = "x" if asked.x is None else "weight"
+    if (request.x is None) != (request.weight is None):
+        missing = "x" if request.x is None else "weight"
         raise InvalidTensor(missing, None, "x and weight together; or neither, to measure on random tensors")
-    if asked.x is None:
-        return _order(asked, None, settings)
-    dtype = HOST_DTYPE[_member(asked.dtype)]
-    values = {name: getattr(asked, name) for name in (*NEEDED, *OPTIONAL)}
+    if request.x is None:
+        return _order(request, None, settings)
+    dtype = HOST_DTYPE[_member(request.dtype)]
+    values = {name: getattr(request, name) for name in (*NEEDED, *OPTIONAL)}
     arrays = {name: value for name, value in values.items() if name in NEEDED or value not in (None, False)}
     tensors = {name: from_lists(name, value, dtype) for name, value in arrays.items()}
-    return _order(asked.model_copy(update=dict.fromkeys(OPTIONAL)), tensors, settings)
+    return _order(request.model_copy(update=dict.fromkeys(OPTIONAL)), tensors, settings)
 
 
 def order_from_npy(body: Bytes, query: Mapping[str, Any], settings: Settings) -> Order:
@@ -81,18 +81,18 @@ def order_from_npy(body: Bytes, query: Mapping[str, Any], settings: Settings) ->
     return _order(parameters, read_npy(body, names), settings)
 
 
-def order_from_inference(asked: Inference, settings: Settings) -> Order:
+def order_from_inference(inference: Inference, settings: Settings) -> Order:
     """The order of an inference request, with the request's parameters.
 
     Raises
     ------
     InvalidInput, RequestValidationError
     """
-    parameters = parse_values(ConvolutionParameters, asked.parameters, "parameters")
-    return _order(parameters, asked.tensors, settings)
+    parameters = parse_values(ConvolutionParameters, inference.parameters, "parameters")
+    return _order(parameters, inference.tensors, settings)
 
 
-def hold_answer(order: Order, settings: Settings, held: Hold, *, is_json: bool) -> None:
+def hold_answer(order: Order, settings: Settings, hold: Hold, *, is_json: bool) -> None:
     """Refuse a y that is too large to send; else reserve its memory, because y may far exceed the request body.
 
     Raises
@@ -107,39 +107,41 @@ def hold_answer(order: Order, settings: Settings, held: Hold, *, is_json: bool) 
     if is_json and problem.y_bytes > MAX_JSON_ELEMENTS * problem.dtype.itemsize_bytes:
         allowed = f"at most {MAX_JSON_ELEMENTS} elements in JSON; Accept: application/vnd.safetensors has no such limit"
         raise InvalidProblem("y", problem.y_shape, allowed)
-    held.more(min(problem.y_bytes * LISTS_COST, settings.max_body_bytes) if is_json else problem.y_bytes)
+    hold.more(min(problem.y_bytes * LISTS_COST, settings.max_body_bytes) if is_json else problem.y_bytes)
 
 
-def hold_lists(count: int, settings: Settings, held: Hold) -> None:
+def hold_lists(count: int, settings: Settings, hold: Hold) -> None:
     """Reserve the memory that `count` bytes of JSON take as lists of numbers.
 
     Raises
     ------
     QueueFull
     """
-    held.more(min(count * (LISTS_COST - 1), settings.max_body_bytes))
+    hold.more(min(count * (LISTS_COST - 1), settings.max_body_bytes))
 
 
-def _order(asked: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, settings: Settings) -> Order:
-    if (asked.top or 1) > 1 and asked.variant != ADVISED:
-        raise InvalidInput("top", asked.top, f"1 beside the variant {asked.variant!r}; more with {ADVISED!r} alone")
-    if asked.measure and (asked.top is not None or asked.variant != ADVISED):
-        other = f"the variant {asked.variant!r}" + (f" and top {asked.top}" if asked.top else "")
+def _order(parameters: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, settings: Settings) -> Order:
+    if (parameters.top or 1) > 1 and parameters.variant != ADVISED:
+        raise InvalidInput(
+            "top", parameters.top, f"1 beside the variant {parameters.variant!r}; more with {ADVISED!r} alone"
+        )
+    if parameters.measure and (parameters.top is not None or parameters.variant != ADVISED):
+        other = f"the variant {parameters.variant!r}" + (f" and top {parameters.top}" if parameters.top else "")
         allowed = f"not together with {other}; it decides itself how many"
-        raise InvalidInput("measure", asked.measure, allowed)
-    fields = asked.given()
+        raise InvalidInput("measure", parameters.measure, allowed)
+    fields = parameters.given()
     problem = problem_from(fields) if tensors is None else _problem_of(tensors, fields)
     limit = settings.workspace_limit_bytes
-    if asked.max_workspace_bytes is not None:
-        limit = min(limit, asked.max_workspace_bytes)
+    if parameters.max_workspace_bytes is not None:
+        limit = min(limit, parameters.max_workspace_bytes)
     return Order(
         problem=problem,
         tensors=tensors,
-        variant=asked.variant,
-        top=asked.top,
-        measure=Measure(asked.measure) if asked.measure else None,
-        options=BenchOptions(workspace_limit_bytes=limit, seed=asked.seed),
-        is_deterministic=asked.deterministic,
+        variant=parameters.variant,
+        top=parameters.top,
+        measure=Measure(parameters.measure) if parameters.measure else None,
+        options=BenchOptions(workspace_limit_bytes=limit, seed=parameters.seed),
+        is_deterministic=parameters.deterministic,
         run_id=f"http-{secrets.token_hex(6)}",
     )
 

@@ -113,9 +113,9 @@ def refuse(scope: Scope, status: int, detail: str, headers: Mapping[str, str] | 
         return refusal(scope, status, detail, headers, **more)
     problem = {"status": status, "title": type_of_status(status).title, "detail": detail}
     template = "error.html" if is_fragment(request) and request.method == "POST" else "error-page.html"
-    shown = page(request, template, {"problem": problem}, status)
-    shown.headers.update(headers or {})
-    return shown
+    response = page(request, template, {"problem": problem}, status)
+    response.headers.update(headers or {})
+    return response
 
 
 def _unknown(scope: Scope) -> Response:

@@ -107,9 +107,13 @@ class Background:
         with self._lock:
             if self._closing.is_set():
                 return
-            known = (self._store, self.models, self._registry, self._settings)
-            works = {JobKind.SWEEP: work, JobKind.MEASURE: work, JobKind.CALIBRATE: calibrating(engine, device, *known)}
-            works[JobKind.REFRESH] = refreshing(engine, device, self._trainer, *known)
+            shared = (self._store, self.models, self._registry, self._settings)
+            works = {
+                JobKind.SWEEP: work,
+                JobKind.MEASURE: work,
+                JobKind.CALIBRATE: calibrating(engine, device, *shared),
+            }
+            works[JobKind.REFRESH] = refreshing(engine, device, self._trainer, *shared)
             runner = self._runner(works, lambda: device.id)
             self._runners.append(runner)
             self._devices.add(device.id)

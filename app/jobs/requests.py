@@ -160,7 +160,7 @@ class JobRequest(RootModel[Annotated[AnyJob, Field(discriminator="kind")]]):
     )
 
 
-def key_of(name: str | None, asked: AnyJob, caller: str) -> Key | None:
+def key_of(name: str | None, request: AnyJob, caller: str) -> Key | None:
     """The key of a caller's request, with a hash of the request's meaning, independent of its spelling.
 
     Raises
@@ -172,11 +172,11 @@ def key_of(name: str | None, asked: AnyJob, caller: str) -> Key | None:
     if not re.fullmatch(rf"[\x21-\x7e]{{1,{MAX_KEY_LENGTH}}}", name):
         allowed = f"1 to {MAX_KEY_LENGTH} visible ASCII characters, such as a UUID"
         raise InvalidInput(KEY_HEADER, name, allowed)
-    meaning = json.dumps(asked.model_dump(mode="json"), sort_keys=True)
+    meaning = json.dumps(request.model_dump(mode="json"), sort_keys=True)
     return Key(name, hashlib.sha256(meaning.encode()).hexdigest(), caller)
 
 
-def kept_request(asked: AnyJob, device_id: str) -> dict[str, Any]:
+def kept_request(request: AnyJob, device_id: str) -> dict[str, Any]:
     """The complete request as it is stored: a job that is resumed decides nothing anew.
 
     Raises
@@ -184,17 +184,17 @@ def kept_request(asked: AnyJob, device_id: str) -> dict[str, Any]:
     InvalidInput, UnknownNetwork, UnknownVariant
         The request names something that does not exist.
     """
-    order = asked.model_dump(mode="json", exclude={"kind"}) | {"device": device_id}
-    if isinstance(asked, RetrainJob | CalibrateJob | RefreshJob):
+    order = request.model_dump(mode="json", exclude={"kind"}) | {"device": device_id}
+    if isinstance(request, RetrainJob | CalibrateJob | RefreshJob):
         return order
-    if isinstance(asked, MeasureJob):
-        order["layers"] = [_layer(layer, asked.dtype, asked.layout) for layer in asked.layers]
-    for name in asked.variants or ():
+    if isinstance(request, MeasureJob):
+        order["layers"] = [_layer(layer, request.dtype, request.layout) for layer in request.layers]
+    for name in request.variants or ():
         catalog.get(name)
-    count = len(problems_of(JobKind(asked.kind), order))
+    count = len(problems_of(JobKind(request.kind), order))
     if not 0 < count <= MAX_PROBLEMS:
         raise InvalidInput("networks", counted(count, "problem"), f"1 to {MAX_PROBLEMS} in one job")
-    return order | {"run_id": asked.run_id or f"{asked.kind}-{secrets.token_hex(8)}"}
+    return order | {"run_id": request.run_id or f"{request.kind}-{secrets.token_hex(8)}"}
 
 
 def problems_of(kind: JobKind, order: dict[str, Any]) -> list[ConvProblem]:
@@ -226,14 +226,14 @@ def problem_deadline_s(kind: JobKind, n_variants: int) -> float:
     return _PROBLEM_DEADLINE_S + 2 * n_variants * _SAMPLES_BUDGET_MS / 1e3
 
 
-def _layer(asked: str | LayerParameters, dtype: DType, layout: Layout) -> dict[str, Any]:
-    fields = {"layer": asked} if isinstance(asked, str) else asked.given()
+def _layer(layer: str | LayerParameters, dtype: DType, layout: Layout) -> dict[str, Any]:
+    fields = {"layer": layer} if isinstance(layer, str) else layer.given()
     problem = problem_from({"dtype": dtype, "layout": layout} | fields)
     return {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout}
 
 
-def _problem(kept: dict[str, Any]) -> ConvProblem:
+def _problem(stored: dict[str, Any]) -> ConvProblem:
     """The problem of a layer as `_layer` stores it, or by its fields, as older jobs stored it."""
-    if "layer" not in kept:
-        return ConvProblem(**kept)
-    return ConvProblem.parse(kept["layer"], dtype=kept["dtype"], layout=kept["layout"])
+    if "layer" not in stored:
+        return ConvProblem(**stored)
+    return ConvProblem.parse(stored["layer"], dtype=stored["dtype"], layout=stored["layout"])

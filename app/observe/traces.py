@@ -51,9 +51,9 @@ def provider_of(exporter: SpanExporter) -> TracerProvider:
     return tracer_provider
 
 
-def config(made: TracerProvider | None) -> TelemetryConfig:
+def config(tracer_provider: TracerProvider | None) -> TelemetryConfig:
     """Telemetry options of `FastAPI`: only spans of requests, since metrics and logs are handled elsewhere."""
-    if made is None:
+    if tracer_provider is None:
         return OFF
-    on: TelemetryConfig = {**OFF, "tracing": True, "tracer_provider": made, "operation_spans": False}
+    on: TelemetryConfig = {**OFF, "tracing": True, "tracer_provider": tracer_provider, "operation_spans": False}
     return on

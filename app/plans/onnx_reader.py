@@ -71,7 +71,7 @@ def _lower(kind: int, soft: int, hard: int) -> int:
     return soft
 
 
-def outline_of(body: bytes, asked: Request) -> Outline:
+def outline_of(body: bytes, request: Request) -> Outline:
     """The outline of a model.
 
     Raises
@@ -82,7 +82,7 @@ def outline_of(body: bytes, asked: Request) -> Outline:
     _check(model)
     weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     scalars = dict(_scalars(model.graph))
-    written_batch = _fix_inputs(model.graph, weights, asked)
+    written_batch = _fix_inputs(model.graph, weights, request)
     _lighten(model.graph)
     shapes = _inferred(model)
     return Outline(
@@ -92,7 +92,7 @@ def outline_of(body: bytes, asked: Request) -> Outline:
         scalars=scalars,
         outputs=tuple(dict.fromkeys(_leaving(model.graph))),
         inner=tuple(_node(node, 0) for node in _inner(model.graph) if node.op_type in CONVOLUTIONS),
-        written_batch=written_batch if written_batch != asked.batch else None,
+        written_batch=written_batch if written_batch != request.batch else None,
     )
 
 
@@ -205,7 +205,7 @@ def _leaving(graph: Any) -> Iterator[str]:
         yield from node.input
 
 
-def _fix_inputs(graph: Any, weights: dict[str, Dims], asked: Request) -> int | None:
+def _fix_inputs(graph: Any, weights: dict[str, Dims], request: Request) -> int | None:
     """Set every size of the inputs, the batch first; the batch that the model was written for.
 
     Raises
@@ -213,7 +213,7 @@ def _fix_inputs(graph: Any, weights: dict[str, Dims], asked: Request) -> int | N
     Refused
         The size of a dimension is not known.
     """
-    sizes, written_batch = dict(asked.dims), None
+    sizes, written_batch = dict(request.dims), None
     used: set[str] = set()
     # A model that was exported without its parameters has them as inputs, whose first dimension is no batch.
     parameters = {name for node in graph.node if node.op_type == "Conv" for name in node.input[1:]}
@@ -221,7 +221,7 @@ def _fix_inputs(graph: Any, weights: dict[str, Dims], asked: Request) -> int | N
     for graph_input in inputs:
         dims = graph_input.type.tensor_type.shape.dim
         if dims and not dims[0].HasField("dim_value") and dims[0].dim_param:
-            sizes.setdefault(dims[0].dim_param, asked.batch)
+            sizes.setdefault(dims[0].dim_param, request.batch)
     for graph_input in inputs:
         dims = graph_input.type.tensor_type.shape.dim
         for place, dim in enumerate(dims):
@@ -229,10 +229,10 @@ def _fix_inputs(graph: Any, weights: dict[str, Dims], asked: Request) -> int | N
             if dim.HasField("dim_value") and dim.dim_value > 0:
                 if is_batch and len(dims) == _IMAGE_DIMS:
                     written_batch = dim.dim_value
-                    dim.dim_value = asked.batch
+                    dim.dim_value = request.batch
                 continue
             used.add(dim.dim_param)
-            size = asked.batch if is_batch else sizes.get(dim.dim_param)
+            size = request.batch if is_batch else sizes.get(dim.dim_param)
             if size is None:
                 unnamed = f"of size {dim.dim_value}" if dim.HasField("dim_value") else "without a name"
                 named = repr(dim.dim_param) if dim.dim_param else unnamed
@@ -241,7 +241,7 @@ def _fix_inputs(graph: Any, weights: dict[str, Dims], asked: Request) -> int | N
                     allowed = "a model whose dimensions have a size or a name"
                 raise Refused(f"dimension {place} of input {graph_input.name!r}, {named}", allowed, "dims")
             dim.dim_value = size
-    for name in asked.dims.keys() - used:
+    for name in request.dims.keys() - used:
         symbols = ", ".join(sorted(filter(None, used))) or "no symbolic dimension"
         raise Refused(name, f"a symbolic dimension of the model's inputs: {symbols}", "dims")
     return written_batch
@@ -275,9 +275,9 @@ def _lighten(graph: Any) -> None:
             graph_input.type.tensor_type.elem_type = tensor.data_type
             for size in tensor.dims:
                 graph_input.type.tensor_type.shape.dim.add().dim_value = size
-    kept = [tensor for tensor in graph.initializer if _is_kept(tensor)]
+    light = [tensor for tensor in graph.initializer if _is_kept(tensor)]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(light)
     del graph.value_info[:]
     for result in graph.output:
         result.type.tensor_type.ClearField("shape")

@@ -65,35 +65,39 @@ def plan_network(known: Known, network: Network, limits: Limits, check: Callable
     return make_plan(network, checked, converter(advisor))
 
 
-def plan_known(service: Service, asked: NetworkParameters) -> Plans:
+def plan_known(service: Service, parameters: NetworkParameters) -> Plans:
     """Plans of a network whose layers ship.
 
     Raises
     ------
     UnknownNetwork, InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError, WorkerError
     """
-    return _plans(service, asked, lambda batch: known_network(asked.name, batch=batch, dtype=asked.dtype))
+    return _plans(
+        service, parameters, lambda batch: known_network(parameters.name, batch=batch, dtype=parameters.dtype)
+    )
 
 
-def plan_model(service: Service, body: bytes, asked: PlanParameters) -> Plans:
+def plan_model(service: Service, body: bytes, parameters: PlanParameters) -> Plans:
     """Plans of an ONNX model.
 
     Raises
     ------
     InvalidInput, NotInstalled, QueueFull, NoAdvice, UnknownDevice, ModelRejected, StoreError, WorkerError
     """
-    dims = dims_of(asked.dims)
+    dims = dims_of(parameters.dims)
     if not _PLANNERS.acquire(blocking=False):
         raise QueueFull(f"{AT_ONCE} models are being planned already")
     try:
         outline = partial(read_outline, body, dims=dims, check=service.check)
-        return _plans(service, asked, lambda batch: network_of(outline(batch=batch), asked.name, asked.dtype))
+        return _plans(
+            service, parameters, lambda batch: network_of(outline(batch=batch), parameters.name, parameters.dtype)
+        )
     finally:
         _PLANNERS.release()
 
 
-def _plans(service: Service, asked: PlanParameters, network: Callable[[int], Network]) -> Plans:
-    limits, batches, plans = Limits.of(asked, service), batches_of(asked.batches), {}
+def _plans(service: Service, parameters: PlanParameters, network: Callable[[int], Network]) -> Plans:
+    limits, batches, plans = Limits.of(parameters, service), batches_of(parameters.batches), {}
     for batch in batches:
         whole = network(batch)
         count = len({operator.problem for operator in whole.convolutions})

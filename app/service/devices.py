@@ -112,11 +112,11 @@ class KnownDevices:
         ------
         UnknownDevice, ModelRejected
         """
-        device_id, known = self.id_of(name), self.all()
-        if device_id in known:
-            return known[device_id]
+        device_id, devices = self.id_of(name), self.all()
+        if device_id in devices:
+            return devices[device_id]
         if device_id not in gpus():  # its tree or measurements are gone since the look-up of its name
-            raise UnknownDevice(name, listed(known))
+            raise UnknownDevice(name, listed(devices))
         return gpus()[device_id].device
 
     def find_met(self, name: str) -> Device:
@@ -126,8 +126,8 @@ class KnownDevices:
         ------
         UnknownDevice, ModelRejected
         """
-        known = self.all()
-        return named(name if name in known else self.id_of(name), known)
+        devices = self.all()
+        return named(name if name in devices else self.id_of(name), devices)
 
     def advisor(self, device_id: str) -> Advisor:
         """The advisor of a device: with its active tree, else the nearest GPU's tree, else with measurements alone.
@@ -190,13 +190,13 @@ class KnownDevices:
 
     def _look_up(self, name: str) -> str:
         own = self._own()
-        known = {*self._records.devices(), *self._registry.devices(), *([own.id] if own else [])}
+        known_ids = {*self._records.devices(), *self._registry.devices(), *([own.id] if own else [])}
         match = _HERE.fullmatch(name.strip().lower())
         if match is None:
-            return device_id_of(name, known)
+            return device_id_of(name, known_ids)
         names, index = visible_gpus(), int(match[1] or 0)
         if index < len(names):
-            return device_id_of(names[index], known)
+            return device_id_of(names[index], known_ids)
         if own is not None and own.kind == "cuda" and index == 0:
             return own.id
-        raise UnknownDevice(f"{name} (CUDA finds {counted(len(names), 'GPU', 'GPUs')} here)", listed(known))
+        raise UnknownDevice(f"{name} (CUDA finds {counted(len(names), 'GPU', 'GPUs')} here)", listed(known_ids))

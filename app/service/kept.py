@@ -60,17 +60,17 @@ class Answers:
         self.hits = self.misses = 0
         self._kept: LRUCache[bytes, _Kept] = LRUCache(most_bytes, attrgetter("size_bytes"))
 
-    def get(self, asked: bytes, basis_of: Callable[[str | None], object]) -> Answer | None:
+    def get(self, request: bytes, basis_of: Callable[[str | None], object]) -> Answer | None:
         """The cached answer, if it would be made from the same basis now.
 
         Parameters
         ----------
-        asked : bytes
+        request : bytes
         basis_of : callable (device_id) -> object
             The basis of an answer on the requested device (None: the default one): what it depends on beside the
             request. Equal to the cached answer's basis if and only if nothing has changed.
         """
-        entry = self._kept.get(asked)
+        entry = self._kept.get(request)
         basis = None if entry is None else basis_of(entry.device_id)
         if entry is None or (entry.basis is not basis and entry.basis != basis):  # `is` is faster, and mostly true
             self.misses += 1
@@ -78,11 +78,11 @@ class Answers:
         self.hits += 1
         return entry.answer
 
-    def put(self, asked: bytes, device_id: str | None, basis: object, answer: Answer) -> None:
+    def put(self, request: bytes, device_id: str | None, basis: object, answer: Answer) -> None:
         """Cache an answer, unless it alone is too large."""
-        size_bytes = len(asked) + len(answer.body) + _ENTRY_BYTES
+        size_bytes = len(request) + len(answer.body) + _ENTRY_BYTES
         if size_bytes <= self._kept.maxsize:
-            self._kept[asked] = _Kept(device_id, basis, answer, size_bytes)
+            self._kept[request] = _Kept(device_id, basis, answer, size_bytes)
 
 
 class Parts:
@@ -104,22 +104,22 @@ class Parts:
         self._most = most
         self._kept: dict[Hashable, tuple[object, dict[Hashable, bytes]]] = {}
 
-    def of(self, asked: Hashable, basis: object) -> dict[Hashable, bytes]:
+    def of(self, request: Hashable, basis: object) -> dict[Hashable, bytes]:
         """The parts for one request, each by its element of the list; callers read them and add to them.
 
         Parameters
         ----------
-        asked : hashable
+        request : hashable
             Request for the whole list.
         basis : object
             What the parts depend on beside the request; equal if and only if nothing has changed.
         """
         entries = self._kept
-        entry = entries.get(asked)
+        entry = entries.get(request)
         if entry is not None and entry[0] == basis and len(entry[1]) < self._most:
             return entry[1]
         if sum(len(parts) for _, parts in list(entries.values())) + len(entries) >= self._most:
             entries.clear()
         parts: dict[Hashable, bytes] = {}
-        entries[asked] = (basis, parts)
+        entries[request] = (basis, parts)
         return parts

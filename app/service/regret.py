@@ -98,7 +98,7 @@ def _recent(service: Service, device_id: str) -> list[tuple[ConvProblem, datetim
     return [(of_columns(fields), datetime.fromtimestamp(at_us / 1e6, UTC)) for at_us, *fields in reversed(rows)]
 
 
-def times_of(known: Mapping[str, Summary]) -> dict[str, float]:
+def times_of(summaries: Mapping[str, Summary]) -> dict[str, float]:
     """Times in ms of the variants that were timed and gave the right output."""
-    measured = ((name, summary.time_ms) for name, summary in known.items() if summary.outcome is Outcome.MEASURED)
+    measured = ((name, summary.time_ms) for name, summary in summaries.items() if summary.outcome is Outcome.MEASURED)
     return {name: time_ms for name, time_ms in measured if time_ms}
