@@ -189,8 +189,8 @@ class _Trial:
             )
         except tuple(_OUTCOMES) as error:
             needed = error.needed_bytes if isinstance(error, WorkspaceExceeded) else None
-            measurement = Measurement(problem, variant.id, self.device, _OUTCOMES[type(error)], str(error), (), needed)
-            return Attempt(measurement)
+            failure = Measurement(problem, variant.id, self.device, _OUTCOMES[type(error)], str(error), (), needed)
+            return Attempt(failure)
         return Attempt(measurement, y)
 
     async def all_of(self, variants: list[Variant]) -> list[Attempt]:
