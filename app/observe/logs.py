@@ -44,7 +44,7 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
         debug, info, warning or error.
     form : {'text', 'json'}
         As JSON each line has timestamp (RFC 3339, UTC), level, logger and message; those of ``app.access`` also method,
-        method, route (its template), status, ms and request_id.
+        route (its template), status, ms and request_id.
     """
     handler = StandardError()
     handler.setFormatter(formatter(form))
