@@ -1,4 +1,4 @@
-"""Where a request was sent to and where it comes from, as a browser tells: other names and other sites are refused."""
+"""The host and origin of a request, as a browser states them: other host names and other sites are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_SEEN: Final = 256
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine can reach an address."""
+    """Whether an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -21,7 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Hosts:
-    """The names under which the service answers, against pages whose name is made to lead here (DNS rebinding).
+    """The names under which the service answers; protects against DNS rebinding, where another name resolves to it.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Hosts:
         self._seen: set[bytes] = set()
 
     def allow(self, host: bytes) -> bool:
-        """Whether a Host header bears one of the names; its port is free."""
+        """Whether a Host header has one of the names; any port is allowed."""
         if self._any or host in self._seen:
             return True
         name = _without_port(host.decode("latin-1").lower())
@@ -49,9 +49,9 @@ class Hosts:
 
 
 def foreign_origin(headers: Mapping[bytes, bytes]) -> str | None:
-    """From where else a browser sends a request that changes something; None where it comes from this service's pages.
+    """The other origin of a browser's request that changes something; None if it comes from this service's pages.
 
-    What is no browser says nothing of it, and is nobody's unwitting hand.
+    Clients other than browsers send no origin, and cannot be misused by another site.
     """
     origin = headers.get(b"origin")
     if origin is not None:
@@ -64,7 +64,7 @@ def foreign_origin(headers: Mapping[bytes, bytes]) -> str | None:
 def _authority(origin: bytes) -> bytes:
     try:
         return urlsplit(origin.decode("latin-1")).netloc.encode("latin-1")
-    except ValueError:  # brackets that do not close
+    except ValueError:  # unbalanced brackets
         return b""
 
 

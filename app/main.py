@@ -1,4 +1,4 @@
-"""The application: `create_app` makes it; importing this makes nothing."""
+"""The application: `create_app` makes it; importing this module makes nothing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
     open_engine : callable (settings) -> Engine
         Finds the device and starts its worker; tests give one that replays a recording.
     timings : Path
-        Folder of the tables of measurements that ship.
+        Folder of the shipped tables of measurements.
     """
 
     keyring, rates = keyring_of(settings), rates_of(settings)

@@ -1,4 +1,4 @@
-"""What the environment decides, read here and nowhere else; units are in the names."""
+"""Settings from the environment, which is read only here; units are in the names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from conv_advisor.data.errors import InvalidInput
 
 PREFIX: Final = "CONV_ADVISOR_"
 SECRETS: Final = Path("/run/secrets")
-"""Where containers find secrets: a file that is named like a variable holds its value."""
+"""Where containers find secrets: a file with the name of a variable contains its value."""
 _OF_OTHERS: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": "otlp_endpoint"}
-"""Variables that others named, and the settings that they say where ours do not."""
+"""Variables of other projects, and the settings that they give where our own variables do not."""
 _RATE_PER_S: Final = 100.0
 """The rate of one caller beyond loopback: a page with its parts is ten requests, a scrape of Prometheus one in 15 s."""
 _ON: Final = ("1", "true", "yes", "on")
@@ -32,7 +32,7 @@ Seconds = Annotated[float, Meta(gt=0, le=30 * 86_400.0)]
 class Settings:
     """Every setting; a variable's name is ``CONV_ADVISOR_`` and the field's name in capitals.
 
-    A plain value: `load_settings` reads the environment, and checks what it says.
+    A plain value: `load_settings` reads and checks the environment.
     """
 
     home: Annotated[
@@ -150,12 +150,12 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether nobody but this machine can reach the service."""
+        """Whether the service can be reached only from this machine."""
         return is_loopback(self.host)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names that a Host header may bear."""
+        """The names that a Host header may have."""
         names = tuple(name.strip() for name in self.allowed_hosts.split(",") if name.strip())
         if names or not self.is_local:
             return names or (ANY,)
@@ -163,7 +163,7 @@ class Settings:
 
     @property
     def rate_per_s(self) -> float:
-        """Requests a second that one caller may make; 0: any."""
+        """Requests a second that one caller may make; 0: no limit."""
         if self.rate_limit_per_s is None:
             return 0.0 if self.is_local else _RATE_PER_S
         return self.rate_limit_per_s
@@ -175,42 +175,45 @@ class Settings:
 
     @property
     def store_file(self) -> Path:
-        """The file of the store, where `database_url` names no other."""
+        """The SQLite file of the store, used if `database_url` is empty."""
         return self.home / "conv-advisor.db"
 
     @property
     def has_store(self) -> bool:
-        """Whether there is a store already: whoever only asks creates none."""
+        """Whether there is a store already: commands that only read create none."""
         return bool(self.database_url) or self.store_file.exists()
 
     @property
     def models_home(self) -> Path:
-        """Home of the registry of models, which keeps those trained here in ``models`` below it."""
+        """Home of the registry of models, which stores trees trained here in its folder ``models``."""
         return self.home
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the environment and `SECRETS`, the former before the latter; an override that is not None wins over both.
+    """Read the environment and `SECRETS`; the environment overrides `SECRETS`, and an override that is not None both.
 
     Raises
     ------
     InvalidInput
-        Naming the variable, its value and what is allowed.
+        Names the variable, its value and what is allowed.
     """
-    found = {setting: (name, text) for setting, name, text in (*_from_secrets(), *_from_environment())}
-    found |= {setting: (setting, value) for setting, value in overrides.items() if value is not None}
-    kinds = get_type_hints(Settings, include_extras=True) if found else {}  # takes longer than all of the rest
-    shown = {setting for setting, each in Settings.__dataclass_fields__.items() if each.repr}
+    values = {setting: (name, text) for setting, name, text in (*_from_secrets(), *_from_environment())}
+    values |= {setting: (setting, value) for setting, value in overrides.items() if value is not None}
+    kinds = get_type_hints(Settings, include_extras=True) if values else {}  # takes longer than all of the rest
+    shown = {setting for setting, declared in Settings.__dataclass_fields__.items() if declared.repr}
     return Settings(
-        **{setting: _checked(name, value, kinds[setting], setting in shown) for setting, (name, value) in found.items()}
+        **{
+            setting: _checked(name, value, kinds[setting], setting in shown)
+            for setting, (name, value) in values.items()
+        }
     )
 
 
 def _checked(name: str, value: Any, kind: Any, is_shown: bool) -> Any:
-    """What a text, or a value that is no text, means for a setting of this kind."""
+    """The value of a setting of this kind, from text or another value."""
     try:
         return msgspec.convert(_read(value, kind) if isinstance(value, str) else value, kind)
-    except ValueError:  # of which msgspec's own is one
+    except ValueError:  # includes msgspec's own errors
         raise InvalidInput(name, value if is_shown else "not shown", _allowed(kind)) from None
 
 
@@ -222,7 +225,7 @@ def _read(text: str, kind: Any) -> Any:
 
 
 def _allowed(kind: Any) -> str:
-    """What a setting of this kind may be, in words."""
+    """The allowed values of a setting of this kind, in words."""
     plain, meta = _plain(kind), _meta(kind)
     if get_origin(plain) is Literal:
         return ", ".join(get_args(plain))
@@ -242,7 +245,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _meta(kind: Any) -> Meta | None:
-    return next((each for each in get_args(_without_none(kind))[1:] if isinstance(each, Meta)), None)
+    return next((annotation for annotation in get_args(_without_none(kind))[1:] if isinstance(annotation, Meta)), None)
 
 
 def _without_none(kind: Any) -> Any:
@@ -251,27 +254,29 @@ def _without_none(kind: Any) -> Any:
 
 
 def _from_environment() -> Iterator[tuple[str, str, str]]:
-    """Setting, variable and value of everything in the environment that is one; what counts comes last.
+    """Setting, variable and value of every variable that sets one; a later entry overrides an earlier one.
 
     Raises
     ------
     InvalidInput
-        A variable is named like a setting, and is none.
+        A variable has our prefix but names no setting.
     """
     ours = _variables()
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in ours:
-            # Never what it says: it may be a password, its name misspelt.
+            # Never its value: it may be a password under a misspelt name.
             raise InvalidInput(name, "set", f"one of the settings {', '.join(sorted(ours))}")
-    for known in (_OF_OTHERS, ours):
-        yield from ((known[name.upper()], name, value) for name, value in os.environ.items() if name.upper() in known)
+    for setting_of in (_OF_OTHERS, ours):
+        yield from (
+            (setting_of[name.upper()], name, value) for name, value in os.environ.items() if name.upper() in setting_of
+        )
 
 
 def _from_secrets() -> Iterator[tuple[str, str, str]]:
-    """The same of every file in `SECRETS` that is named like a variable."""
+    """The same from every file in `SECRETS` that has the name of a variable."""
     files = {file.name.upper(): file for file in SECRETS.iterdir() if file.is_file()} if SECRETS.is_dir() else {}
-    for known in (_OF_OTHERS, _variables()):
-        yield from ((known[name], name, files[name].read_text().strip()) for name in known if name in files)
+    for setting_of in (_OF_OTHERS, _variables()):
+        yield from ((setting_of[name], name, files[name].read_text().strip()) for name in setting_of if name in files)
 
 
 def _variables() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Advice on layers: what was measured and what the model predicts, brought together for one or for many."""
+"""Advice on layers: measured and predicted times brought together, for one layer or for many."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Measured = Mapping[str, Mapping[str, "Summary"]]
 
 
 class Known(Protocol):
-    """What advice is made from: a running service's, or that of a process without one."""
+    """Where advice finds its measurements and models: a running service, or a process without one."""
 
     @property
     def recall(self) -> Recall:
@@ -43,14 +43,14 @@ class Known(Protocol):
 
 
 class _Aside(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What is said where there is something to say.
+    """Fields that an answer has only where they say something.
 
     Attributes
     ----------
     epilogue_is_counted : bool
-        Whether the epilogue of a layer, where it has one, is in the times.
+        Whether the times include the layer's epilogue, where it has one.
     borrowed_from : str
-        The device whose model answers, where this one has none; a list says it once.
+        The device whose model answers, where this one has none; a list of answers says it once.
     """
 
     epilogue_is_counted: bool | msgspec.UnsetType = msgspec.UNSET
@@ -58,7 +58,7 @@ class _Aside(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Best(_Aside, frozen=True, gc=False):
-    """The best variant for a layer alone; as JSON a `BestAnswer` but for its index."""
+    """The best variant for one layer; as JSON a `BestAnswer` without its index."""
 
     layer: str
     variant: str
@@ -74,7 +74,7 @@ class BestAlone(Best, frozen=True, gc=False):
 
 
 class BestBeside(Best, frozen=True, gc=False):
-    """The best variant for a layer, and what others would run."""
+    """The best variant for a layer, compared with the baselines."""
 
     baselines: Baselines
 
@@ -86,7 +86,7 @@ class BestAloneBeside(BestAlone, frozen=True, gc=False):
 
 
 def advise_one(known: Known, problem: ConvProblem, limits: Limits, advisor: Advisor | None = None) -> Advice:
-    """Advice on one problem, by default of the device's advisor; a measured time counts before a predicted one.
+    """Advice on one problem, by default from the device's advisor; a measured time overrides a predicted one.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def advise_one(known: Known, problem: ConvProblem, limits: Limits, advisor: Advi
 
 
 def advise_alone(known: Known, problem: ConvProblem, limits: Limits, advisor: Advisor) -> BestAlone:
-    """What `advise_one` puts first, in a fraction of its time where nothing of the problem was measured.
+    """The best variant of `advise_one`, in a fraction of its time where the problem has no measurement.
 
     Raises
     ------
@@ -113,21 +113,21 @@ def advise_alone(known: Known, problem: ConvProblem, limits: Limits, advisor: Ad
 
 
 def alone_beside(advice: Advice, advisor: Advisor) -> BestAloneBeside:
-    """The best of an advice of this advisor without its ranking, and what others would run."""
-    best, asked = advice.best, advice.asked
+    """The best variant of an advice of this advisor, with the baselines and without the ranking."""
+    best, problem = advice.best, advice.asked
     return BestAloneBeside(
-        *(asked.short, best.variant, best.time_ms, best.source, advice.model_id, advice.device_id, advice.baselines),
-        epilogue_is_counted=_is_counted(asked, advice.problem),
+        *(problem.short, best.variant, best.time_ms, best.source, advice.model_id, advice.device_id, advice.baselines),
+        epilogue_is_counted=_is_counted(problem, advice.problem),
         borrowed_from=_lender_of(advisor),
     )
 
 
 def best_beside(advice: Advice) -> BestBeside:
-    """The same, for a list, which says model and device once."""
-    best, asked = advice.best, advice.asked
+    """As `alone_beside`, for a list, which gives model and device once."""
+    best, problem = advice.best, advice.asked
     return BestBeside(
-        *(asked.short, best.variant, best.time_ms, best.source, advice.baselines),
-        epilogue_is_counted=_is_counted(asked, advice.problem),
+        *(problem.short, best.variant, best.time_ms, best.source, advice.baselines),
+        epilogue_is_counted=_is_counted(problem, advice.problem),
     )
 
 
@@ -151,7 +151,7 @@ def advise_best(
     limits: Limits,
     sizes: np.ndarray | None = None,
 ) -> Iterator[Best | ConvAdvisorError]:
-    """The best variant for each problem, as `advise` has it, or why there is none.
+    """The best variant for each problem, the same that `advise` ranks first, or why there is none.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def advise_best(
     problems : sequence of ConvProblem
     limits : Limits
     sizes : int64 array of shape (N, 16), optional
-        The sizes of the same problems, as in `data.table`: with them all are predicted together.
+        Sizes of the same problems, as in `data.table`; with them all problems are predicted together.
 
     Raises
     ------
@@ -177,10 +177,10 @@ def advise_best(
         if sizes is None
         else predict_many(advisor, timed, sizes, **bounds)
     )
-    for problem, alone, found in zip(problems, timed, predicted, strict=True):
-        if found is not None and not (measured and _is_known(problem, measured)):
+    for problem, alone, prediction in zip(problems, timed, predicted, strict=True):
+        if prediction is not None and not (measured and _is_known(problem, measured)):
             is_counted = _is_counted(problem, alone)
-            yield Best(problem.short, *found, Source.PREDICTED, epilogue_is_counted=is_counted)
+            yield Best(problem.short, *prediction, Source.PREDICTED, epilogue_is_counted=is_counted)
             continue
         advice = _advise(known, advisor, problem, limits, measured)
         if isinstance(advice, ConvAdvisorError):
@@ -191,12 +191,12 @@ def advise_best(
 
 
 def lent_by(advisor: Advisor) -> Lent:
-    """Whose model answers, where the device has none of its own; else nothing."""
+    """The device that lends its model, where this one has none of its own; else nothing."""
     return {"borrowed_from": advisor.loan.lender.id} if advisor.loan else {}
 
 
 def answered_by(advisor: Advisor) -> dict[str, Any]:
-    """What a list of answers says once: the device, its model, and whose that is where it is lent."""
+    """The fields that a list of answers gives once: the device, its model, and the model's own device if it is lent."""
     model_id = advisor.model.id if advisor.model else None
     return {"device": advisor.device.id, "model": model_id, **lent_by(advisor)}
 
@@ -223,7 +223,7 @@ def _advise(
 
 
 def _summaries(known: Known, problems: Sequence[ConvProblem], device_id: str) -> Measured:
-    """What was measured of the problems, and of those with an epilogue without it too."""
+    """Measurements of the problems, and of those with an epilogue also without it."""
     if all(problem.epilogue is PLAIN for problem in problems):
         return known.recall.summaries(problems, device_id)
     alone = [problem.plain for problem in problems if problem.epilogue]
@@ -231,24 +231,24 @@ def _summaries(known: Known, problems: Sequence[ConvProblem], device_id: str) ->
 
 
 def _timed(problem: ConvProblem, measured: Measured) -> ConvProblem:
-    """Where nobody knows what epilogues add, the problem whose times answer: itself, or the convolution alone."""
-    known = measured.get(problem.key, {})
-    return problem if any(each.time_ms is not None for each in known.values()) else _plain(problem)
+    """The problem whose times answer where the cost of epilogues is unknown: itself, or the plain convolution."""
+    summaries = measured.get(problem.key, {})
+    return problem if any(summary.time_ms is not None for summary in summaries.values()) else _plain(problem)
 
 
 def _plain(problem: ConvProblem) -> ConvProblem:
-    """The convolution alone; the very problem where it is that."""
+    """The problem without its epilogue; the same object where it has none."""
     return problem.plain if problem.epilogue else problem
 
 
 def _is_known(problem: ConvProblem, measured: Measured) -> bool:
-    """Whether anything was measured of a problem, or of it without its epilogue."""
+    """Whether the problem was measured, with or without its epilogue."""
     return problem.key in measured or (bool(problem.epilogue) and problem.plain.key in measured)
 
 
-def _is_counted(asked: ConvProblem, timed: ConvProblem) -> bool | msgspec.UnsetType:
-    """Whether an epilogue that was asked for is in the times; unset where none was."""
-    return timed.epilogue == asked.epilogue if asked.epilogue else msgspec.UNSET
+def _is_counted(problem: ConvProblem, timed: ConvProblem) -> bool | msgspec.UnsetType:
+    """Whether the times include the epilogue that was asked for; unset where none was."""
+    return timed.epilogue == problem.epilogue if problem.epilogue else msgspec.UNSET
 
 
 def _lender_of(advisor: Advisor) -> str | msgspec.UnsetType:

@@ -1,4 +1,4 @@
-"""Advice as a Python program has it, from this process or from a server."""
+"""Advice as a Python object, from this process or from a server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from conv_advisor.app.wire.answers.advice import AdviceAnswer
 
 _SHOWN: Final = 5
-"""Variants of the ranking that are printed."""
+"""Variants of the ranking in the printed form."""
 
 
 class LayerAdvice(Advice):
     """What to run for a layer, as `advise` answers: immutable, and shown as a table in a notebook.
 
-    Beside what `Advice` holds (``problem device_id model_id ranking excluded path trust best variant trusted``) it has
-    the answers that are asked for most.
+    Adds the most common answers to the fields of `Advice` (``problem device_id model_id ranking excluded path trust
+    best variant trusted``).
     """
 
     __slots__ = ()
@@ -33,7 +33,7 @@ class LayerAdvice(Advice):
 
     @property
     def is_measured(self) -> bool:
-        """Whether that time was measured on this layer, and not predicted."""
+        """Whether `time_ms` was measured on this layer, and not predicted."""
         return self.best.source is Source.MEASURED
 
     @property
@@ -43,11 +43,11 @@ class LayerAdvice(Advice):
 
     @property
     def is_guess(self) -> bool:
-        """Whether the layer is unlike all that the tree was trained on, and the tree abstains: measure it."""
+        """Whether the layer is unlike all that the tree was trained on, so that the tree abstains: measure it."""
         return self.trust.abstains
 
     def to_dict(self) -> AdviceAnswer:
-        """All of it, as ``GET /v1/advice`` and ``conv-advisor advise --json`` answer."""
+        """The whole advice, as ``GET /v1/advice`` and ``conv-advisor advise --json`` answer."""
         import msgspec
 
         from conv_advisor.app.wire.answers.advice import advice_json
@@ -56,22 +56,25 @@ class LayerAdvice(Advice):
         return answer
 
     def __repr__(self) -> str:
-        rest = len(self.ranking) - _SHOWN
+        n_hidden = len(self.ranking) - _SHOWN
         rows = [_cells(choice) for choice in self.ranking[:_SHOWN]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         beside = [
-            f"against {name}: {known or f'unknown, {baseline.basis}'}" for name, known, baseline in self._against()
+            f"against {name}: {comparison or f'unknown, {baseline.basis}'}"
+            for name, comparison, baseline in self._against()
         ]
-        more = [f"... and {rest} more; {self._out()}" if rest > 0 else self._out()]
-        return "\n".join([f"{self._title()}: {self.variant}", self.trusted, *lines, *beside, *more])
+        footer = [f"... and {n_hidden} more; {self._out()}" if n_hidden > 0 else self._out()]
+        return "\n".join([f"{self._title()}: {self.variant}", self.trusted, *lines, *beside, *footer])
 
     def _repr_html_(self) -> str:
         rows = ["".join(f"<td>{escape(cell)}</td>" for cell in _cells(choice)) for choice in self.ranking]
-        excluded = "".join(f"<li>{escape(each.variant)}: {escape(each.reason)}</li>" for each in self.excluded)
+        excluded = "".join(
+            f"<li>{escape(exclusion.variant)}: {escape(exclusion.reason)}</li>" for exclusion in self.excluded
+        )
         beside = "".join(
-            f"<li>against {escape(name)}: {escape(known or 'unknown')} ({escape(baseline.basis)})</li>"
-            for name, known, baseline in self._against()
+            f"<li>against {escape(name)}: {escape(comparison or 'unknown')} ({escape(baseline.basis)})</li>"
+            for name, comparison, baseline in self._against()
         )
         heads = "".join(f"<th>{head}</th>" for head in ("variant", "time", "slowdown", "time is", "workspace", ""))
         return (
@@ -82,7 +85,7 @@ class LayerAdvice(Advice):
         )
 
     def _against(self) -> list[tuple[str, str, Baseline]]:
-        """What each baseline is called, how it compares where that is known, and all of it."""
+        """Name, comparison as text (empty where it is unknown) and value of each baseline."""
         baselines = [(name, getattr(self.baselines, field)) for field, name in NAMES.items()]
         return [(name, _compared(baseline), baseline) for name, baseline in baselines]
 

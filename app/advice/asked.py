@@ -1,7 +1,7 @@
-"""What is asked of advice: checked by the schemas, but for the layers of a list where they are written plainly.
+"""Requests for advice: checked by the schemas, but for the plainly written layers of a list.
 
-Whatever is not understood here goes to the schemas (`app.wire.schemas`), which accept it or say what is wrong with it.
-So there is one description of the parameters and of every fault, and a layer of a list costs a fraction of a model.
+Whatever this module does not understand goes to the schemas (`app.wire.schemas`), which accept it or say what is wrong.
+So the parameters and every fault are described once, and a layer of a list costs a fraction of a model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BODY: Final = msgspec.json.Decoder(dict[str, str | int | bool | _Layers | None]
 
 @dataclass(frozen=True)
 class AskedList:
-    """Layers that advice is asked on, and the parameters that hold for all of them."""
+    """A list of layers to advise on, and the parameters that hold for all of them."""
 
     common: BulkAdviceParameters
     layers: Sequence[Layer]
@@ -60,30 +60,32 @@ def parse_list(body: bytes) -> AskedList:
     """
     try:
         common: dict[str, Any] = _BODY.decode(body)
-        given = _list(common.pop("layers"))
-        layers = [each if isinstance(each, str) else _plain(each) for each in given]
-        if not _has_each_once(body, common, given):
+        layers = _list(common.pop("layers"))
+        parsed = [layer if isinstance(layer, str) else _plain(layer) for layer in layers]
+        if not _has_each_once(body, common, layers):
             check_distinct(body)
-        return AskedList(BulkAdviceParameters.model_validate(common, strict=True), layers)
+        return AskedList(BulkAdviceParameters.model_validate(common, strict=True), parsed)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError, ValidationError):
-        asked = parse_json(BulkAdviceRequest, body)
-        return AskedList(asked, [each if isinstance(each, str) else named(each.given()) for each in asked.layers])
+        request = parse_json(BulkAdviceRequest, body)
+        return AskedList(
+            request, [layer if isinstance(layer, str) else named(layer.given()) for layer in request.layers]
+        )
 
 
 def _has_each_once(body: bytes, common: Mapping[str, Any], layers: Sequence[Any]) -> bool:
-    """Whether no object has a name twice: as sure as there are no more colons than what was read has, names and texts.
+    """Whether no object repeats a name: the body has no more colons than the names and texts that were read.
 
-    Where a text has a colon that is not counted here, or an escape, it may be so and False all the same.
+    False also where it cannot tell: a text outside this count has a colon, or a text has an escape.
 
     Notes
     -----
-    To read the body again takes a tenth of the time of an answer; this a thousandth.
+    Reading the body again would take a tenth of the time of an answer; this takes a thousandth.
     """
-    more = body.count(b":") - 1 - len(common)  # one for the layers themselves
-    more -= sum(value.count(":") for value in common.values() if isinstance(value, str))  # a device's
-    if more:
-        more -= sum([len(each) for each in layers if isinstance(each, dict)])
-    return not more and b"\\" not in body
+    n_unexplained = body.count(b":") - 1 - len(common)  # one for the layers themselves
+    n_unexplained -= sum(value.count(":") for value in common.values() if isinstance(value, str))  # a device's
+    if n_unexplained:
+        n_unexplained -= sum([len(layer) for layer in layers if isinstance(layer, dict)])
+    return not n_unexplained and b"\\" not in body
 
 
 def _list(value: object) -> list[Any]:
@@ -92,15 +94,15 @@ def _list(value: object) -> list[Any]:
     return value
 
 
-def _plain(given: dict[str, Any]) -> Named:
+def _plain(fields: dict[str, Any]) -> Named:
     """The parameters of a layer.
 
     Raises
     ------
     LookupError, TypeError
-        One is unknown, or not of its type.
+        A parameter is unknown, or not of its type.
     """
-    names, values = layer = named(given)
+    names, values = layer = named(fields)
     if tuple(map(type, values)) != _types(names):
         raise TypeError
     return layer

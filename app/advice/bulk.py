@@ -1,4 +1,4 @@
-"""Advice on a list of layers: many at a time, and a layer that has none says why in its place."""
+"""Advice on a list of layers, many at a time; a layer without advice gives the reason in its place."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from conv_advisor.models.advice.advisor import Advisor
 Answer = TypeVar("Answer")
 
 MAX_RANKINGS: Final = 1000
-"""Layers of one request whose rankings are answered, some 5 KB each, or what others would run: each takes as long."""
+"""Most layers of one request with rankings, some 5 KB each, or with baselines, which take as long."""
 
 _AT_ONCE: Final = 1000
-"""Layers whose measurements are held at a time."""
+"""Layers whose measurements are held in memory at a time."""
 
 
-def advise_all(service: Service, asked: AskedList) -> bytes:
-    """Advice on a list of layers, as the JSON of a `BulkAdviceAnswer`; one that has none says why in its place.
+def advise_all(service: Service, request: AskedList) -> bytes:
+    """Advice on a list of layers, as the JSON of a `BulkAdviceAnswer`; a layer without advice gives the reason.
 
     One tree answers the whole list.
 
@@ -40,17 +40,17 @@ def advise_all(service: Service, asked: AskedList) -> bytes:
     ------
     InvalidInput, UnknownDevice, ModelRejected, StoreError
     """
-    is_whole = asked.common.ranking or asked.common.baselines
-    if is_whole and len(asked.layers) > MAX_RANKINGS:
+    is_whole = request.common.ranking or request.common.baselines
+    if is_whole and len(request.layers) > MAX_RANKINGS:
         allowed = f"at most {MAX_RANKINGS} with ranking or baselines"
-        raise InvalidInput("layers", f"a list of {len(asked.layers)}", allowed)
-    limits, common = Limits.of(asked.common, service), named(asked.common.given())
+        raise InvalidInput("layers", f"a list of {len(request.layers)}", allowed)
+    limits, common = Limits.of(request.common, service), named(request.common.given())
     basis = service.basis(limits.device_id)
     oracle = _Oracle(service, basis.advisor, limits, common)
     if is_whole:
-        parts = list(oracle.whole(asked.layers, _ranked if asked.common.ranking else _beside))
+        parts = list(oracle.whole(request.layers, _ranked if request.common.ranking else _beside))
     else:
-        parts = _remembered(asked.layers, oracle.best, service.parts, ((limits, common), basis))
+        parts = _remembered(request.layers, oracle.best, service.parts, ((limits, common), basis))
     head = msgspec.json.encode(answered_by(basis.advisor))
     entries = b",".join([b'{"index":%d,%b' % (index, part[1:]) for index, part in enumerate(parts)])
     return b'%b,"advice":[%b]}' % (head[:-1], entries)
@@ -58,7 +58,7 @@ def advise_all(service: Service, asked: AskedList) -> bytes:
 
 @dataclass(frozen=True)
 class _Oracle:
-    """Answers layers one by one, each with a JSON object of its own."""
+    """Answers layers one by one, each with its own JSON object."""
 
     service: Service
     advisor: Advisor
@@ -69,20 +69,20 @@ class _Oracle:
         """The best variant for each layer."""
         encode = msgspec.json.Encoder().encode
         for problems, sizes in self._read(layers):
-            valid = [each for each in problems if isinstance(each, ConvProblem)]
-            found = advise_best(self.service, self.advisor, valid, self.limits, sizes)
-            for answer in _in_place(problems, found):
+            valid = [problem for problem in problems if isinstance(problem, ConvProblem)]
+            answers = advise_best(self.service, self.advisor, valid, self.limits, sizes)
+            for answer in _in_place(problems, answers):
                 yield _error(answer) if isinstance(answer, ConvAdvisorError) else encode(answer)
 
     def whole(self, layers: Sequence[Layer], encode: Callable[[Advice], bytes]) -> Iterator[bytes]:
-        """The advice on each layer, as much of it as is to be told."""
+        """The advice on each layer, encoded by `encode`."""
         for problems, _ in self._read(layers):
-            valid = [each for each in problems if isinstance(each, ConvProblem)]
+            valid = [problem for problem in problems if isinstance(problem, ConvProblem)]
             for answer in _in_place(problems, advise(self.service, self.advisor, valid, self.limits)):
                 yield _error(answer) if isinstance(answer, ConvAdvisorError) else encode(answer)
 
     def _read(self, layers: Sequence[Layer]) -> Iterator[tuple[list[ConvProblem | InvalidInput], np.ndarray]]:
-        """What each layer means, or why it means nothing; so many at a time."""
+        """The problem of each layer, or the error of one that is not valid; `_AT_ONCE` layers at a time."""
         starts = range(0, len(layers), _AT_ONCE)
         return (problems_from(layers[start : start + _AT_ONCE], self.common) for start in starts)
 
@@ -90,27 +90,27 @@ class _Oracle:
 def _in_place(
     problems: Sequence[ConvProblem | InvalidInput], answers: Iterator[Answer | ConvAdvisorError]
 ) -> Iterator[Answer | ConvAdvisorError]:
-    """The answers to those that are problems, and the errors of the others where they stand."""
-    if all(isinstance(each, ConvProblem) for each in problems):
+    """The answers to the valid problems, with the errors of the others in their places."""
+    if all(isinstance(problem, ConvProblem) for problem in problems):
         return answers
-    return (next(answers) if isinstance(each, ConvProblem) else each for each in problems)
+    return (next(answers) if isinstance(problem, ConvProblem) else problem for problem in problems)
 
 
 def _remembered(
     layers: Sequence[Layer],
     answer: Callable[[Sequence[Layer]], Iterator[bytes]],
     parts: Parts,
-    asked: tuple[Hashable, Basis],
+    key: tuple[Hashable, Basis],
 ) -> list[bytes]:
-    """The answer to each layer, made for those alone whose answer is not kept."""
-    kept = parts.of(*asked)
-    found = list(map(kept.get, layers))
-    missing = [place for place, each in enumerate(found) if each is None]
-    for place, each in zip(missing, answer([layers[place] for place in missing]), strict=True):
-        found[place] = kept[layers[place]] = each
+    """The answer to each layer, computed only where it is not cached."""
+    cache = parts.of(*key)
+    encoded = list(map(cache.get, layers))
+    missing = [index for index, answer_json in enumerate(encoded) if answer_json is None]
+    for index, answer_json in zip(missing, answer([layers[index] for index in missing]), strict=True):
+        encoded[index] = cache[layers[index]] = answer_json
     parts.hits += len(layers) - len(missing)
     parts.misses += len(missing)
-    return [each for each in found if each is not None]
+    return [answer_json for answer_json in encoded if answer_json is not None]
 
 
 def _ranked(advice: Advice) -> bytes:

@@ -1,4 +1,4 @@
-"""What goes with advice for whoever asks: what to weigh, the nearest measured layers, a program that runs it."""
+"""Details beside advice: the trade-offs between variants, the nearest measured layers, a program that runs one."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class ParetoParameters(AdviceParameters):
 
     @property
     def bounds(self) -> Bounds:
-        """What goes beyond the limits of advice."""
+        """The limits beside those of advice."""
         return Bounds(self.max_error, self.max_slowdown)
 
 
@@ -159,72 +159,72 @@ class SnippetParameters(AdviceParameters):
     ] = None
 
 
-def weigh_layer(service: Service, asked: ParetoParameters) -> ParetoAnswer:
-    """Everything that the variants of a layer cost, and the other layout's best.
+def weigh_layer(service: Service, parameters: ParetoParameters) -> ParetoAnswer:
+    """The costs of all variants of a layer, and the best in the other layout.
 
     Raises
     ------
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
-    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
+    problem, limits = problem_from(parameters.given()), Limits.of(parameters, service)
     advisor = service.advisor(limits.device_id).only(limits.only)
     advice = advise_one(service, problem, limits, advisor)
-    return pareto_answer(*weighed(service.recall, advisor, advice, limits, asked.bounds))
+    return pareto_answer(*weighed(service.recall, advisor, advice, limits, parameters.bounds))
 
 
 def weighed(
     recall: Recall, advisor: Advisor, advice: Advice, limits: Limits, bounds: Bounds
 ) -> tuple[Pareto, OtherLayout | None]:
-    """What to weigh for an advice of this advisor that was made within these limits, and the other layout's best.
+    """The trade-offs of an advice that this advisor made within these limits, and the other layout's best.
 
     Raises
     ------
     NoAdvice, StoreError
     """
-    there = in_other_layout(advice.problem)
-    measured = recall.summaries([advice.problem, there, there.plain], limits.device_id)
-    found = weigh(advisor, advice, measured=measured.get(advice.problem.key), bounds=bounds)
+    other_problem = in_other_layout(advice.problem)
+    measured = recall.summaries([advice.problem, other_problem, other_problem.plain], limits.device_id)
+    pareto = weigh(advisor, advice, measured=measured.get(advice.problem.key), bounds=bounds)
     other = other_layout(
         advisor,
         advice,
         max_workspace_bytes=limits.max_workspace_bytes,
         is_deterministic=limits.is_deterministic,
-        measured=measured.get(there.key),
-        alone=measured.get(there.plain.key),
+        measured=measured.get(other_problem.key),
+        alone=measured.get(other_problem.plain.key),
     )
-    return found, other
+    return pareto, other
 
 
-def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:
-    """What to weigh, as every answer says it."""
-    advice = found.advice
+def pareto_answer(pareto: Pareto, other: OtherLayout | None) -> ParetoAnswer:
+    """The trade-offs, as every answer gives them."""
+    advice = pareto.advice
     return {
         "device": advice.device_id,
         "model": advice.model_id,
         "variant": advice.variant,
         "problem": problem_answer(advice.asked),
-        "points": msgspec.to_builtins(found.points),
-        "front": [point.variant for point in found.front],
-        "excluded": msgspec.to_builtins(found.excluded),
+        "points": msgspec.to_builtins(pareto.points),
+        "front": [point.variant for point in pareto.front],
+        "excluded": msgspec.to_builtins(pareto.excluded),
         "other_layout": msgspec.to_builtins(other),
         "trust": msgspec.to_builtins(advice.trust),
     }
 
 
-def neighbours_of_layer(service: Service, asked: NeighbourParameters) -> NeighboursAnswer:
-    """The nearest measured layers beside what is advised.
+def neighbours_of_layer(service: Service, parameters: NeighbourParameters) -> NeighboursAnswer:
+    """The nearest measured layers, beside the advice.
 
     Raises
     ------
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
-    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
+    problem, limits = problem_from(parameters.given()), Limits.of(parameters, service)
     advice = advise_one(service, problem, limits)
-    return neighbours_answer(advice, neighbours_of(service, advice, asked.count))
+    return neighbours_answer(advice, neighbours_of(service, advice, parameters.count))
 
 
 def neighbours_answer(advice: Advice, neighbours: Sequence[Neighbour]) -> NeighboursAnswer:
-    """Neighbours, as every answer says them."""
+    """Neighbours, as every answer gives them."""
     return {
         "device": advice.device_id,
         "model": advice.model_id,
@@ -237,7 +237,7 @@ def neighbours_answer(advice: Advice, neighbours: Sequence[Neighbour]) -> Neighb
 
 
 def neighbours_of(service: Service, advice: Advice, count: int) -> list[Neighbour]:
-    """The nearest measured layers to that of an advice.
+    """The measured layers nearest to that of an advice.
 
     Raises
     ------
@@ -246,50 +246,50 @@ def neighbours_of(service: Service, advice: Advice, count: int) -> list[Neighbou
     return service.neighbours.of(advice.problem, advice.device_id, count=count, advised=advice.variant)
 
 
-def snippet_of_layer(service: Service, asked: SnippetParameters) -> SnippetAnswer:
-    """A program that runs the advised variant, or another one that applies, on a layer.
+def snippet_of_layer(service: Service, parameters: SnippetParameters) -> SnippetAnswer:
+    """A program that runs the advised variant, or another applicable one, on a layer.
 
     Raises
     ------
     InvalidInput, NoAdvice, NotApplicable, UnknownDevice, UnknownVariant, ModelRejected, StoreError
     """
-    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
-    if asked.variant:
-        catalog.get(asked.variant)
+    problem, limits = problem_from(parameters.given()), Limits.of(parameters, service)
+    if parameters.variant:
+        catalog.get(parameters.variant)
     advice = advise_one(service, problem, limits)
-    snippet = snippet_for(advice, asked.variant, limits.max_workspace_bytes, asked.language)
+    snippet = snippet_for(advice, parameters.variant, limits.max_workspace_bytes, parameters.language)
     return snippet_answer(advice, snippet)
 
 
 def snippet_answer(advice: Advice, snippet: Snippet) -> SnippetAnswer:
-    """A program, as every answer says it."""
+    """A program, as every answer gives it."""
     answer: dict[str, Any] = msgspec.to_builtins(snippet)
     code = answer.pop("code")
-    more = {"device": advice.device_id, "problem": problem_answer(advice.asked), "snippet": code}
-    return cast(SnippetAnswer, answer | more)
+    layer_fields = {"device": advice.device_id, "problem": problem_answer(advice.asked), "snippet": code}
+    return cast(SnippetAnswer, answer | layer_fields)
 
 
 def snippet_for(advice: Advice, variant: str | None, workspace_limit_bytes: int, language: Language | None) -> Snippet:
-    """The program of one variant of an advice, by default of the best.
+    """The program of one variant of an advice, by default the best.
 
     Raises
     ------
     InvalidInput
         The variant has no program in this language.
     NotApplicable
-        It is excluded on this layer or by the limits.
+        The variant is excluded on this layer or by the limits.
     UnknownVariant
     """
-    wanted = catalog.get(variant or advice.variant)
-    choice = next((each for each in advice.ranking if each.variant == wanted.id), None)
+    runnable = catalog.get(variant or advice.variant)
+    choice = next((choice for choice in advice.ranking if choice.variant == runnable.id), None)
     if choice is None:
-        reasons = {each.variant: each.reason for each in advice.excluded}
-        raise NotApplicable(wanted.id, reasons.get(wanted.id, f"it does not run on {advice.device_id}"))
-    asked = advice.asked
+        reasons = {exclusion.variant: exclusion.reason for exclusion in advice.excluded}
+        raise NotApplicable(runnable.id, reasons.get(runnable.id, f"it does not run on {advice.device_id}"))
+    problem = advice.asked
     # A plan that was measured without the epilogue need not build with it.
-    plan = choice.plan if advice.problem == asked else None
+    plan = choice.plan if advice.problem == problem else None
     limits: dict[str, Any] = {"workspace_limit_bytes": workspace_limit_bytes, "language": language}
     try:
-        return write_snippet(asked, wanted, plan=plan, **limits)
-    except NotSupported:  # cuDNN's graph API has no form for what follows
-        return write_snippet(asked.plain, wanted, plan=choice.plan, left_out=asked.epilogue, **limits)
+        return write_snippet(problem, runnable, plan=plan, **limits)
+    except NotSupported:  # cuDNN's graph API has no form for the epilogue
+        return write_snippet(problem.plain, runnable, plan=choice.plan, left_out=problem.epilogue, **limits)

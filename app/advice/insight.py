@@ -1,4 +1,4 @@
-"""What can be asked of a tree beside its advice: why it predicts as it does, and where each variant wins."""
+"""Why a tree predicts as it does, and where each variant wins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conv_advisor.models.tree.explain import Branch, Decision, explain
 from conv_advisor.models.tree.file import TreeModel
 
 _survey = lru_cache(maxsize=32)(survey)
-"""A map takes a thousand walks; people come back to one, and an advisor never changes its mind."""
+"""A map takes a thousand walks of the tree; people ask for the same one again, and an advisor never changes."""
 
 
 class BranchAnswer(TypedDict):
@@ -78,15 +78,15 @@ class LandscapeParameters(AdviceParameters):
     y: Annotated[Axis, Field(description="What varies from row to row.")] = Axis.BATCH
 
 
-def explain_layer(service: Service, asked: AdviceParameters) -> ExplanationAnswer:
+def explain_layer(service: Service, parameters: AdviceParameters) -> ExplanationAnswer:
     """Why the tree predicts what it predicts for a layer.
 
     Raises
     ------
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected
     """
-    problem = problem_from(asked.given())
-    advisor = service.advisor(service.known.asked_id(asked.device))
+    problem = problem_from(parameters.given())
+    advisor = service.advisor(service.known.asked_id(parameters.device))
     model = model_of(advisor)
     return {
         **lent_by(advisor),
@@ -97,14 +97,14 @@ def explain_layer(service: Service, asked: AdviceParameters) -> ExplanationAnswe
     }
 
 
-def survey_layer(service: Service, asked: LandscapeParameters) -> LandscapeAnswer:
+def survey_layer(service: Service, parameters: LandscapeParameters) -> LandscapeAnswer:
     """Which variant is predicted fastest over two sizes of a layer.
 
     Raises
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
-    landscape, advisor = survey_of(service, asked)
+    landscape, advisor = survey_of(service, parameters)
     return {
         **lent_by(advisor),
         "model": model_of(advisor).id,
@@ -117,24 +117,24 @@ def survey_layer(service: Service, asked: LandscapeParameters) -> LandscapeAnswe
     }
 
 
-def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, Advisor]:
-    """The landscape that is asked for, and whose tree it shows.
+def survey_of(service: Service, parameters: LandscapeParameters) -> tuple[Landscape, Advisor]:
+    """The landscape of a request, and the advisor whose tree it shows.
 
     Raises
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
-    problem = problem_from(asked.given()).plain  # a tree knows of no epilogue
-    advisor = service.advisor(service.known.asked_id(asked.device)).only(asked.only)
+    problem = problem_from(parameters.given()).plain  # trees know no epilogues
+    advisor = service.advisor(service.known.asked_id(parameters.device)).only(parameters.only)
     model_of(advisor)
-    limit = asked.max_workspace_bytes
+    limit = parameters.max_workspace_bytes
     landscape = _survey(
         advisor,
         problem,
-        asked.x,
-        asked.y,
+        parameters.x,
+        parameters.y,
         max_workspace_bytes=service.settings.workspace_limit_bytes if limit is None else limit,
-        is_deterministic=asked.deterministic,
+        is_deterministic=parameters.deterministic,
     )
     return landscape, advisor
 
@@ -145,7 +145,7 @@ def model_of(advisor: Advisor) -> TreeModel:
     Raises
     ------
     NoAdvice
-        It has none.
+        The advisor has no tree.
     """
     if advisor.model is None:
         raise NoAdvice(f"there is no model of {advisor.device.id}")

@@ -81,14 +81,14 @@ def advise(
     True
     """
     local, limits = known_within(device, max_workspace_bytes, deterministic, only)
-    found = advise_one(local, _problem_of(layer, dtype, layout, epilogue), limits)
-    return LayerAdvice(**{field.name: getattr(found, field.name) for field in fields(found)})
+    advice = advise_one(local, _problem_of(layer, dtype, layout, epilogue), limits)
+    return LayerAdvice(**{field.name: getattr(advice, field.name) for field in fields(advice)})
 
 
 def known_within(
     device: str | None, max_workspace_bytes: int | None, deterministic: bool, only: Maker | str | None
 ) -> tuple[Local, Limits]:
-    """What this process knows, and the limits that a program asks for, by the names that `advise` has for them.
+    """The devices and measurements of this process, and the limits of a program, which `advise` takes by these names.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def _local() -> Local:
     return Local(load_settings())
 
 
-os.register_at_fork(after_in_child=_local.cache_clear)  # a connection to the database serves one process
+os.register_at_fork(after_in_child=_local.cache_clear)  # a database connection serves one process
 
 
 def _maker_of(only: Maker | str | None) -> Maker | None:
@@ -125,14 +125,14 @@ def _maker_of(only: Maker | str | None) -> Maker | None:
 def _problem_of(
     layer: str | ConvProblem, dtype: DType | str | None, layout: Layout | str | None, epilogue: Epilogue | str | None
 ) -> ConvProblem:
-    given: dict[str, Any] = {} if dtype is None else {"dtype": dtype_of(dtype)}
-    given |= {} if layout is None else {"layout": layout_of(layout)}
+    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype_of(dtype)}
+    options |= {} if layout is None else {"layout": layout_of(layout)}
     if epilogue is not None:
-        given["epilogue"] = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
+        options["epilogue"] = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
     if isinstance(layer, str):
-        return ConvProblem.parse(layer, **given)
+        return ConvProblem.parse(layer, **options)
     if not isinstance(layer, ConvProblem):
         raise InvalidInput("layer", layer, "a layer's name, such as '14-1-3-256-128', or a ConvProblem")
-    for name, value in given.items():
+    for name, value in options.items():
         raise InvalidProblem(name, value, "not together with a ConvProblem, which has it")
     return layer

@@ -1,4 +1,4 @@
-"""What advice is for, and what a variant may take and must be."""
+"""Limits of an advice: the device, and what a variant may take and must be."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Limits:
     only: Maker | None = None
 
     @classmethod
-    def of(cls, asked: LimitParameters, service: Service) -> Limits:
-        """The limits that were asked for, else the service's own."""
-        workspace = asked.max_workspace_bytes
+    def of(cls, parameters: LimitParameters, service: Service) -> Limits:
+        """The limits of a request, with the service's own where it sets none."""
+        workspace = parameters.max_workspace_bytes
         return cls(
-            service.known.asked_id(asked.device),
+            service.known.asked_id(parameters.device),
             service.settings.workspace_limit_bytes if workspace is None else workspace,
-            asked.deterministic,
-            asked.only,
+            parameters.deterministic,
+            parameters.only,
         )

@@ -1,4 +1,4 @@
-"""What is known without a server: the trees that ship and those trained here, and what ships and was measured here."""
+"""Advice without a server: from shipped trees and measurements, and from those made on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Local:
     ----------
     settings : Settings
     is_brief : bool
-        Whether the process ends with its answer: see `records_of`.
+        Whether the process ends after one answer: see `records_of`.
     """
 
     def __init__(self, settings: Settings, *, is_brief: bool = False) -> None:
@@ -38,21 +38,21 @@ class Local:
 
     @cached_property
     def records(self) -> Records:
-        """What ships, and the store's own measurements if there is one: asking for advice creates none."""
+        """The shipped measurements, and those of the store if there is one: asking for advice creates none."""
         return records_of(self.settings, is_brief=self._is_brief)
 
     @cached_property
     def recall(self) -> Recall:
-        """The records, where the store is asked no more often than it changes."""
+        """The records, with a cache that asks the store only after it changed."""
         return Recall(self.records)
 
     @cached_property
     def known(self) -> KnownDevices:
-        """The devices that can be asked about; where none is named, the one that a server without a GPU takes."""
+        """The devices that advice covers; by default the one that a server without a GPU takes."""
         return KnownDevices(self.registry, self.records, default=self.settings.advice_device)
 
     def advisor(self, device_id: str) -> Advisor:
-        """The advisor of a device: on its active tree, else on a lent one, else on measurements alone.
+        """The advisor of a device: with its active tree, else with a lent one, else with measurements alone.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class Local:
         is_deterministic: bool = False,
         only: Maker | None = None,
     ) -> Advice:
-        """Advice on one problem; a measured time counts before a predicted one.
+        """Advice on one problem; a measured time overrides a predicted one.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class Local:
             By default the settings' limit.
         is_deterministic : bool
         only : Maker, optional
-            Whose variants alone will do.
+            Maker whose variants alone are considered.
 
         Raises
         ------

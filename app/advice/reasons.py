@@ -1,4 +1,4 @@
-"""Why variants do not run a layer on a device: by their rules, by what happened there, and by what the tree expects."""
+"""Why variants do not run a layer on a device: by rule, by past outcomes there, or by the tree's prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def reasons_why_not(
     known: KnownDevices, recall: Recall, problem: ConvProblem, device_id: str
 ) -> tuple[Device, dict[str, str]]:
-    """A device, and why those variants that do not run a problem there do not, by their ids.
+    """A device, and the reason why each variant that does not run a problem there does not, by variant id.
 
     Raises
     ------

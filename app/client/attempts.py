@@ -1,4 +1,4 @@
-"""Whether a request is tried again, and when: the rule alone, which sends nothing and waits for nothing."""
+"""The retry rule: whether and when a request is sent again. It sends nothing and waits for nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import msgspec
 from conv_advisor.data.errors import InvalidInput, Refused, Unreachable
 
 _AGAIN: Final = (429, 502, 503)
-"""Statuses of what may succeed later."""
+"""Statuses of requests that may succeed later."""
 _HOPELESS: Final = ("/problems/worker-died", "/problems/launch-failed")
-"""Such a request has killed what ran it, and may kill the next one too."""
+"""Errors of a request that has killed the worker, and may kill the next one too."""
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 5.0
-"""The wait before the next attempt doubles from the first to the longest, where the server asks for no longer one."""
+"""The wait before the next attempt doubles from the first to the longest, unless the server asks for a longer one."""
 
 
 class Attempts:
@@ -29,18 +29,18 @@ class Attempts:
     Parameters
     ----------
     deadline_s : float
-        For all of them together, above 0; infinity for none.
+        Time for all attempts together, above 0; infinity for no limit.
     now : callable () -> float
-        Seconds of a clock that no one sets.
+        Seconds of a monotonic clock.
     chance : callable () -> float
-        From 0 to 1: many clients that were refused at once do not come back at once.
+        Random number from 0 to 1: many clients that were refused at once do not come back at once.
     patience_s : float
-        For attempts one after another of which nothing was heard.
+        How long attempts may fail one after another without any answer.
 
     Raises
     ------
     InvalidInput
-        The deadline is none.
+        The deadline is not a number above 0.
     """
 
     def __init__(
@@ -57,21 +57,21 @@ class Attempts:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """Wait no longer than after the first attempt: the last one has come some way."""
+        """Reset the wait to that after the first attempt, because the last attempt made progress."""
         self._wait_s = _FIRST_S
         self.hear()
 
     def hear(self) -> None:
-        """Note that the server is there: patience begins again with the next failure."""
+        """Note that the server answers: patience starts again with the next failure."""
         self._lost_at: float | None = None
 
     @property
     def left_s(self) -> float:
-        """Time that is left; at least 0."""
+        """Time left until the deadline; at least 0."""
         return max(0.0, self._until - self._now())
 
     def check(self, url: str) -> None:
-        """Give up an answer that is still coming when the time is over.
+        """Give up an incomplete answer once the deadline has passed.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class Attempts:
         Raises
         ------
         Refused, Unreachable
-            This error: another attempt would not help, or come too late.
+            The given error, if another attempt would not help or would come too late.
         """
         if isinstance(error, Refused) and (error.status not in _AGAIN or error.type in _HOPELESS):
             raise error
@@ -100,7 +100,7 @@ class Attempts:
 
 
 def following(deadline_s: float | None, patience_s: float) -> Attempts:
-    """The attempts to follow a job: to a deadline, or without one until nothing was heard for as long as patience is.
+    """The attempts to follow a job: until a deadline, or without one until the server was silent for `patience_s`.
 
     Raises
     ------
@@ -110,18 +110,18 @@ def following(deadline_s: float | None, patience_s: float) -> Attempts:
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
-    """The error that an answer other than 2xx is, whoever gave it: the service, or a proxy before it."""
+    """The error for an answer other than 2xx, whether the service gave it or a proxy in front."""
     retry_after_s = _seconds(headers.get("retry-after", ""))
     try:
         document: Any = msgspec.json.decode(body)
         return Refused({**document, "status": status}, retry_after_s)
     except (msgspec.DecodeError, TypeError):
-        shown = headers.get("location") or body[:200].decode("utf-8", "replace")
-        return Refused({"title": f"HTTP {status}", "status": status, "detail": shown}, retry_after_s)
+        detail = headers.get("location") or body[:200].decode("utf-8", "replace")
+        return Refused({"title": f"HTTP {status}", "status": status, "detail": detail}, retry_after_s)
 
 
 def _seconds(retry_after: str) -> float:
-    """What Retry-After asks for: seconds, or a date; 0 where it cannot be read."""
+    """Seconds that Retry-After asks for, as a number or a date; 0 where it cannot be read."""
     if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
     try:

@@ -1,4 +1,4 @@
-"""Every request of the client as a value: what is sent, and what its answer means."""
+"""Every request of the client as a value: what to send, and how to read the answer."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _JSON: Final = "application/json"
 _ONNX: Final = "application/onnx"
 _SAFETENSORS: Final = "application/vnd.safetensors"
 _TEXT_IN_METADATA: Final = ("variant", "outcome", "detail", "chosen_by", "why_not_stored")
-"""What of a convolution stands beside its y as it is; the rest is JSON."""
+"""Metadata of a convolution that are plain text; the rest is JSON."""
 
 
 class Convolved(NamedTuple):
-    """A convolution that was computed, and how that went: ``y, measured = client.convolve(x, weight)``.
+    """The result of a convolution, and its measurement: ``y, measured = client.convolve(x, weight)``.
 
     Attributes
     ----------
     y : array
         In the memory order and the precision of x.
     measured : dict
-        Variant, time with every sample, error against float64, and what else was tried.
+        Variant, time with every sample, error against float64, and the other attempts.
     """
 
     y: np.ndarray
@@ -62,13 +62,13 @@ class Convolved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request. Sent twice it does what it does sent once, so that it may be tried again.
+    """One request. Sending it twice has the same effect as sending it once, so it can be retried.
 
     Parameters
     ----------
     method, path : str
     read : callable (bytes) -> T
-        What the body of its answer means.
+        Decodes the body of the answer.
     query, headers : mapping of str to str
     body : bytes
     """
@@ -82,23 +82,23 @@ class Call(Generic[T]):
 
 
 def ready() -> Call[None]:
-    """Whether the server can do all that it is for."""
+    """Whether the server can answer every kind of request."""
     return Call("GET", "/readyz", lambda _: None)
 
 
-def advise(layer: AnyLayer, asked: Mapping[str, Any]) -> Call[LayerAdvice]:
+def advise(layer: AnyLayer, keywords: Mapping[str, Any]) -> Call[LayerAdvice]:
     """Advice on one layer."""
-    return Call("GET", "/v1/advice", _advice, _query(_layer(layer) | dict(asked)))
+    return Call("GET", "/v1/advice", _advice, _query(_layer(layer) | dict(keywords)))
 
 
-def advise_many(layers: Iterable[AnyLayer], asked: Mapping[str, Any]) -> Call[list[BestAnswer]]:
+def advise_many(layers: Iterable[AnyLayer], keywords: Mapping[str, Any]) -> Call[list[BestAnswer]]:
     """Advice on many layers."""
-    return _send("POST", "/v1/advice", {**asked, "layers": _named(layers)}, _part("advice"))
+    return _send("POST", "/v1/advice", {**keywords, "layers": _named(layers)}, _part("advice"))
 
 
-def plan(model: AnyModel, asked: Mapping[str, Any]) -> Call[list[PlanAnswer]]:
+def plan(model: AnyModel, keywords: Mapping[str, Any]) -> Call[list[PlanAnswer]]:
     """Plans of a network, one for each batch."""
-    query, read, headers = _plan_query(asked), _part("plans"), {"content-type": _ONNX}
+    query, read, headers = _plan_query(keywords), _part("plans"), {"content-type": _ONNX}
     if isinstance(model, bytes):
         return Call("POST", "/v1/plans", read, query, headers, model)
     if isinstance(model, str) and not model.endswith(".onnx"):
@@ -106,10 +106,10 @@ def plan(model: AnyModel, asked: Mapping[str, Any]) -> Call[list[PlanAnswer]]:
     return Call("POST", "/v1/plans", read, query | {"name": Path(model).name}, headers, _contents(model))
 
 
-def variants(layer: AnyLayer | None, asked: Mapping[str, Any]) -> Call[list[VariantAnswer]]:
+def variants(layer: AnyLayer | None, keywords: Mapping[str, Any]) -> Call[list[VariantAnswer]]:
     """The catalogue."""
-    beside = {} if layer is None else _layer(layer)
-    return Call("GET", "/v1/variants", _part("variants"), _query(beside | dict(asked)))
+    layer_fields = {} if layer is None else _layer(layer)
+    return Call("GET", "/v1/variants", _part("variants"), _query(layer_fields | dict(keywords)))
 
 
 def devices() -> Call[list[KnownDeviceAnswer]]:
@@ -117,31 +117,33 @@ def devices() -> Call[list[KnownDeviceAnswer]]:
     return Call("GET", "/v1/devices", _part("devices"))
 
 
-def convolve(x: np.ndarray, weight: np.ndarray, asked: Mapping[str, Any]) -> Call[Convolved]:
-    """A convolution of these tensors; bias and residual may be arrays too, which are added to it."""
-    added = {name: asked[name] for name in ("bias", "residual") if isinstance(asked.get(name), np.ndarray)}
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in {"x": x, "weight": weight, **added}.items()}
+def convolve(x: np.ndarray, weight: np.ndarray, keywords: Mapping[str, Any]) -> Call[Convolved]:
+    """A convolution of these tensors, with bias and residual added to it where they are arrays."""
+    addends = {name: keywords[name] for name in ("bias", "residual") if isinstance(keywords.get(name), np.ndarray)}
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in {"x": x, "weight": weight, **addends}.items()}
     try:
-        body = save(tensors, metadata=_query({name: asked[name] for name in asked.keys() - added.keys()}))
-    except Exception as error:  # its own, and a KeyError of a type that it has no name for
+        body = save(tensors, metadata=_query({name: keywords[name] for name in keywords.keys() - addends.keys()}))
+    except Exception as error:  # safetensors' own, or KeyError for a dtype that it does not know
         raise InvalidTensor("x, weight", (x.dtype, weight.dtype), f"float32, float16 or bfloat16 ({error})") from None
     headers = {"content-type": _SAFETENSORS, "accept": _SAFETENSORS}
     return Call("POST", "/v1/convolutions", _convolved, {}, headers, body)
 
 
-def measure(layer: AnyLayer, asked: Mapping[str, Any]) -> Call[ConvolutionAnswer]:
-    """A convolution of random tensors, of which no y comes back."""
-    return _send("POST", "/v1/convolutions", _layer(layer) | dict(asked), _json)
+def measure(layer: AnyLayer, keywords: Mapping[str, Any]) -> Call[ConvolutionAnswer]:
+    """A convolution of random tensors, which returns no y."""
+    return _send("POST", "/v1/convolutions", _layer(layer) | dict(keywords), _json)
 
 
-def submit(kind: str, asked: Mapping[str, Any], key: str | None) -> Call[JobAnswer]:
-    """A background job; the key makes one job of the same request sent again."""
-    return _send("POST", "/v1/jobs", {"kind": kind, **asked}, _json, {"idempotency-key": key or secrets.token_hex(16)})
+def submit(kind: str, keywords: Mapping[str, Any], key: str | None) -> Call[JobAnswer]:
+    """A background job; requests with the same key make one job."""
+    return _send(
+        "POST", "/v1/jobs", {"kind": kind, **keywords}, _json, {"idempotency-key": key or secrets.token_hex(16)}
+    )
 
 
-def submit_measure(layers: Iterable[AnyLayer], asked: Mapping[str, Any], key: str | None) -> Call[JobAnswer]:
+def submit_measure(layers: Iterable[AnyLayer], keywords: Mapping[str, Any], key: str | None) -> Call[JobAnswer]:
     """A long measurement of some layers."""
-    return submit("measure", {**asked, "layers": _named(layers)}, key)
+    return submit("measure", {**keywords, "layers": _named(layers)}, key)
 
 
 def job(job_id: str) -> Call[JobAnswer]:
@@ -149,41 +151,41 @@ def job(job_id: str) -> Call[JobAnswer]:
     return Call("GET", _job_path(job_id), _json)
 
 
-def jobs(asked: Mapping[str, Any]) -> Call[JobsAnswer]:
+def jobs(keywords: Mapping[str, Any]) -> Call[JobsAnswer]:
     """A page of jobs."""
-    return Call("GET", "/v1/jobs", _json, _query(asked))
+    return Call("GET", "/v1/jobs", _json, _query(keywords))
 
 
 def cancel(job_id: str) -> Call[JobAnswer]:
-    """The end of a job."""
+    """Cancellation of a job."""
     return Call("DELETE", _job_path(job_id), _json)
 
 
 def events(job_id: str, seen: int) -> Call[None]:
-    """What becomes of a job after the revision that was seen."""
+    """Changes of a job after the given revision."""
     headers = {"accept": "text/event-stream"} | ({"last-event-id": str(seen)} if seen >= 0 else {})
     return Call("GET", f"{_job_path(job_id)}/events", lambda _: None, {}, headers)
 
 
 def models() -> Call[list[ModelAnswer]]:
-    """The trained trees."""
+    """All trained trees."""
     return Call("GET", "/v1/models", _part("models"))
 
 
 def activate(device: str, model: str) -> Call[ModelAnswer]:
-    """Another tree for a device."""
+    """Puts another tree in charge for a device."""
     return _send("PUT", "/v1/models/active", {"device": device, "model": model}, _json)
 
 
 def _send(
     method: str, path: str, body: Any, read: Callable[[bytes], T], headers: Mapping[str, str] | None = None
 ) -> Call[T]:
-    said = {"content-type": _JSON, "accept": _JSON} | dict(headers or {})
-    return Call(method, path, read, {}, said, msgspec.json.encode(body))
+    sent_headers = {"content-type": _JSON, "accept": _JSON} | dict(headers or {})
+    return Call(method, path, read, {}, sent_headers, msgspec.json.encode(body))
 
 
 def _layer(layer: AnyLayer) -> dict[str, Any]:
-    """A layer by name, which a problem has too, however unusual it is."""
+    """A layer by its short form, which every problem has."""
     if isinstance(layer, ConvProblem):
         return {"layer": layer.short, "dtype": layer.dtype, "layout": layer.layout}
     return {"layer": layer}
@@ -193,18 +195,18 @@ def _named(layers: Iterable[AnyLayer]) -> list[Any]:
     return [layer if isinstance(layer, str) else _layer(layer) for layer in layers]
 
 
-def _query(asked: Mapping[str, Any]) -> dict[str, str]:
-    """Values as a URL and metadata of tensors have them."""
-    return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in asked.items()}
+def _query(keywords: Mapping[str, Any]) -> dict[str, str]:
+    """Values as text, for a URL or the metadata of tensors."""
+    return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in keywords.items()}
 
 
-def _plan_query(asked: Mapping[str, Any]) -> dict[str, str]:
-    said = dict(asked)
-    if "batches" in said:
-        said["batches"] = ",".join(map(str, said["batches"]))
-    if "dims" in said:
-        said["dims"] = ",".join(f"{name}={size}" for name, size in said["dims"].items())
-    return _query(said)
+def _plan_query(keywords: Mapping[str, Any]) -> dict[str, str]:
+    query = dict(keywords)
+    if "batches" in query:
+        query["batches"] = ",".join(map(str, query["batches"]))
+    if "dims" in query:
+        query["dims"] = ",".join(f"{name}={size}" for name, size in query["dims"].items())
+    return _query(query)
 
 
 def _contents(path: str | PathLike[str]) -> bytes:
@@ -227,14 +229,14 @@ def _part(name: str) -> Callable[[bytes], Any]:
 
 
 def _advice(body: bytes) -> LayerAdvice:
-    """What `conv_advisor.advise` returns, from what a server answers."""
+    """The answer of a server as `conv_advisor.advise` would return it."""
     answer = _json(body)
-    said = answer["problem"]
-    asked = ConvProblem.parse(said["layer"], dtype=said["dtype"], layout=said["layout"])
+    fields = answer["problem"]
+    problem = ConvProblem.parse(fields["layer"], dtype=fields["dtype"], layout=fields["layout"])
     is_counted = answer.get("epilogue_is_counted", True)
     return LayerAdvice(
-        problem=asked if is_counted else asked.plain,
-        uncounted=PLAIN if is_counted else asked.epilogue,
+        problem=problem if is_counted else problem.plain,
+        uncounted=PLAIN if is_counted else problem.epilogue,
         device_id=answer["device"],
         model_id=answer["model"],
         ranking=msgspec.convert(answer["ranking"], tuple[Choice, ...]),

@@ -58,11 +58,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """A server, asked from a Python program; from many threads too.
+    """A connection to a server for a Python program; safe to share between threads.
 
-    A request that meets a server which is busy, starting, or not there is sent again, after the time that the server
-    asks for, until its deadline; jobs carry an idempotency key, so that none is begun twice. A convolution that is sent
-    again is computed again. Used as a context manager it closes its connections in the end.
+    A request to a server that is busy, starting or not there is sent again until its deadline, after the time that the
+    server asks for; jobs carry an idempotency key, so that none starts twice. A convolution that is sent again is
+    computed again. As a context manager the client closes its connections at the end.
 
     Parameters
     ----------
@@ -73,19 +73,18 @@ class Client:
     deadline_s : float
         How long a request may take, with all its attempts.
     transport : httpx.BaseTransport, optional
-        What sends: proxies, certificates, tests.
+        Replaces the HTTP transport: for proxies, certificates or tests.
 
     Raises
     ------
     NotInstalled
         The extra ``client`` is not installed.
     InvalidInput
-        The address or the token is none.
+        The address or the token is not valid.
 
     Notes
     -----
-    Every method raises `Refused` where the server answers with an error, and `Unreachable` where it does not answer in
-    time.
+    Every method raises `Refused` if the server answers with an error, and `Unreachable` if it does not answer in time.
 
     Examples
     --------
@@ -124,7 +123,7 @@ class Client:
         self._http.close()
 
     def ready(self, *, deadline_s: float | None = None) -> None:
-        """Wait until the server can do all that it is for; `Refused` says what is missing if it never can."""
+        """Wait until the server can answer every kind of request; `Refused` says what is missing if it never can."""
         self._ask(calls.ready(), deadline_s)
 
     def advise(self, layer: AnyLayer, **asked: Unpack[AdviceKeywords]) -> LayerAdvice:
@@ -134,7 +133,7 @@ class Client:
         ----------
         layer : str or ConvProblem
         **asked
-            `AdviceKeywords`: what the layer is beside its short form, the device, and limits.
+            `AdviceKeywords`: fields of the layer beside its short form, the device, and limits.
 
         Returns
         -------
@@ -144,35 +143,35 @@ class Client:
         return self._ask(calls.advise(layer, asked))
 
     def advise_many(self, layers: Iterable[AnyLayer], **asked: Unpack[ManyKeywords]) -> list[BestAnswer]:
-        """The best variant for each of up to 10,000 layers; one that has none says why, as ``error``.
+        """The best variant for each of up to 10,000 layers; a layer without advice gives the reason as ``error``.
 
         Parameters
         ----------
         layers : iterable of str or ConvProblem
         **asked
-            `ManyKeywords`, for the layers that are given by name.
+            `ManyKeywords`; those of a layer hold for the layers that are given by name.
         """
         return self._ask(calls.advise_many(layers, asked))
 
     def plan(
         self, model: AnyModel, *, deadline_s: float | None = None, **asked: Unpack[PlanKeywords]
     ) -> list[PlanAnswer]:
-        """Variant and layout of every convolution of a network, what they take, and what that gains.
+        """Variant and layout of every convolution of a network, their times, and the gain.
 
         Parameters
         ----------
         model : str, path or bytes
-            A network that ships, by its name, such as ``resnet50``; or an ONNX model: its file, as a path or as text
-            that ends in ``.onnx``, or its bytes. Weights in files beside it are not needed and not sent.
+            A shipped network by its name, such as ``resnet50``; or an ONNX model: its file, as a path or as text that
+            ends in ``.onnx``, or its bytes. External weight files are not needed and not sent.
         deadline_s : float, optional
-            Large models take long to send.
+            Large models take long to upload.
         **asked
             `PlanKeywords`: batches, precision, the device, and limits.
 
         Returns
         -------
         plans : list of dict
-            One for each batch, in the order that was asked for.
+            One for each batch, in the order of the request.
 
         Raises
         ------
@@ -182,11 +181,11 @@ class Client:
         return self._ask(calls.plan(model, asked), deadline_s)
 
     def variants(self, layer: AnyLayer | None = None, **asked: Unpack[VariantsKeywords]) -> list[VariantAnswer]:
-        """Every variant; with a layer, whether it runs it on the device and, if not, why not."""
+        """Every variant; with a layer, also whether it runs the layer on the device and, if not, why not."""
         return self._ask(calls.variants(layer, asked))
 
     def devices(self) -> list[KnownDeviceAnswer]:
-        """Every device that was measured, has a model, or is the server's own."""
+        """Every device that was measured, has a model, or belongs to the server."""
         return self._ask(calls.devices())
 
     def convolve(
@@ -207,7 +206,7 @@ class Client:
             Of the same type; with ``layout="nhwc"`` of shape (k, r, s, c / groups).
         deadline_s : float, optional
         **asked
-            `ConvolutionKeywords`: stride, padding and their like, and what shall run it.
+            `ConvolutionKeywords`: stride, padding and the like, and the variant to run.
 
         Returns
         -------
@@ -219,7 +218,7 @@ class Client:
         Raises
         ------
         InvalidTensor
-            The tensors are of no type that a convolution has.
+            The tensors have a dtype that no convolution has.
         """
         return self._ask(calls.convolve(x, weight, asked), deadline_s)
 
@@ -248,11 +247,11 @@ class Client:
         return self._ask(calls.submit_measure(layers, asked, key))
 
     def submit_retrain(self, *, key: str | None = None, **asked: Unpack[RetrainKeywords]) -> JobAnswer:
-        """Queue a retraining on what a device has measured; `key` as in `submit_sweep`."""
+        """Queue a retraining on the measurements of a device; `key` as in `submit_sweep`."""
         return self._ask(calls.submit("retrain", asked, key))
 
     def submit_calibrate(self, *, key: str | None = None, **asked: Unpack[CalibrateKeywords]) -> JobAnswer:
-        """Queue a calibration of the server's GPU, which borrows a tree; `key` as in `submit_sweep`."""
+        """Queue a calibration of the server's GPU, whose tree is borrowed; `key` as in `submit_sweep`."""
         return self._ask(calls.submit("calibrate", asked, key))
 
     def submit_refresh(self, *, key: str | None = None, **asked: Unpack[RefreshKeywords]) -> JobAnswer:
@@ -260,7 +259,7 @@ class Client:
         return self._ask(calls.submit("refresh", asked, key))
 
     def job(self, job_id: str) -> JobAnswer:
-        """A job: how far it is, and its result or error once it has ended."""
+        """A job: its progress, and its result or error once it has ended."""
         return self._ask(calls.job(job_id))
 
     def jobs(self, **asked: Unpack[JobsKeywords]) -> JobsAnswer:
@@ -272,7 +271,7 @@ class Client:
         return self._ask(calls.cancel(job_id))
 
     def watch(self, job_id: str, *, deadline_s: float | None = None) -> Iterator[JobAnswer]:
-        """A job as it is now, then each time it has changed, until it has ended; `deadline_s` as in `wait`."""
+        """A job as it is now, then after each change, until it has ended; `deadline_s` as in `wait`."""
         attempts, seen = following(deadline_s, self.deadline_s), -1
         job: JobAnswer | None = None
         while True:
@@ -295,22 +294,22 @@ class Client:
         ----------
         job_id : str
         deadline_s : float, optional
-            How long to wait, whatever happens meanwhile; infinity for no end. By default as long as the server answers,
-            even if the job is queued for days: until it has not answered for the client's own `deadline_s`.
+            How long to wait at most; infinity for no end. By default as long as the server answers, even if the job is
+            queued for days: until the server has been silent for the client's own `deadline_s`.
         on_change : callable (job)
-            Called with the job as it is now, and each time it has changed; ``progress`` goes from 0 to 1.
+            Called with the job as it is now, and after each change; ``progress`` goes from 0 to 1.
 
         Returns
         -------
         job : dict
-            It succeeded, and has its ``result``; or it was cancelled.
+            The job succeeded, and has its ``result``; or it was cancelled.
 
         Raises
         ------
         Refused
-            The job failed: with its error.
+            The job failed; this is its error.
         Unreachable
-            It has not ended in time, or its server is gone; the reason says what was last heard of the job.
+            The job has not ended in time, or the server is gone; the reason gives the last known state of the job.
         """
         for job in self.watch(job_id, deadline_s=deadline_s):
             on_change(job)
@@ -334,7 +333,7 @@ class Client:
                 time.sleep(attempts.wait_s(error))
 
     def _events(self, job_id: str, seen: int, attempts: Attempts) -> Iterator[JobAnswer]:
-        """What one stream says of a job; it ends with an error, since who has heard of the end asks for no more."""
+        """Changes of a job from one stream; it ends with an error, because the caller stops once the job has ended."""
         call, event = calls.events(job_id, seen), Events()
         with self._answer(call, attempts, STREAM_SILENCE_S) as response:
             if response.status_code == HTTPStatus.OK:
@@ -345,7 +344,7 @@ class Client:
                         yield job
                 raise Unreachable(self.url, "the stream of events has ended before the job")
             answer = _read(response, attempts)
-        yield self.job(job_id)  # there are too many streams, or the last event was heard
+        yield self.job(job_id)  # too many streams are open, or the last event was received before
         meaning(call, response, answer)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What both clients know of their server: its address, the headers of each request, and what failures mean."""
+"""What both clients share: the server's address, the headers of each request, and what failures mean."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ T = TypeVar("T")
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 DEFAULT_DEADLINE_S: Final = 60.0
 STREAM_SILENCE_S: Final = 60.0
-"""A stream of events that says nothing for so long is dead: a server says something every 15 s."""
+"""A stream that is silent for so long is dead: a server sends something every 15 s."""
 _LONGEST_SILENCE_S: Final = 1e6
-"""No socket can be told to wait for more than 2³¹ ms, and a deadline may be infinite."""
+"""Limit of a socket's timeout, which cannot exceed 2³¹ ms, while a deadline may be infinite."""
 
 
 def options(url: str, token: str | None) -> dict[str, Any]:
-    """What an `httpx` client of a server is made with.
+    """Arguments of an `httpx` client for a server.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def options(url: str, token: str | None) -> dict[str, Any]:
 
 
 def request(http: httpx.Client | httpx.AsyncClient, call: Call[Any], timeout_s: float) -> httpx.Request:
-    """A call as it is sent."""
+    """A call as an HTTP request."""
     query, content, timeout_s = dict(call.query) or None, call.body or None, min(timeout_s, _LONGEST_SILENCE_S)
     return http.build_request(
         call.method, call.path, params=query, headers=dict(call.headers), content=content, timeout=timeout_s
@@ -60,12 +60,12 @@ def request(http: httpx.Client | httpx.AsyncClient, call: Call[Any], timeout_s: 
 
 
 def meaning(call: Call[T], response: httpx.Response, body: bytes) -> T:
-    """What an answer means.
+    """The decoded answer.
 
     Raises
     ------
     Refused
-        It is an error, or none that a server of ours gives.
+        The answer is an error, or does not come from conv-advisor.
     """
     if not response.is_success:
         raise refused(response.status_code, response.headers, body)
@@ -80,7 +80,7 @@ def meaning(call: Call[T], response: httpx.Response, body: bytes) -> T:
 
 @contextmanager
 def one_border(url: str) -> Iterator[None]:
-    """Whatever the network does, or does to an answer on its way, is `Unreachable`."""
+    """Translate every failure of the network, or of an answer on its way, to `Unreachable`."""
     import httpx
 
     try:

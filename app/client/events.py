@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 def is_over(job: JobAnswer) -> bool:
-    """Whether a job has ended, and stays as it is."""
+    """Whether a job has ended; it no longer changes then."""
     return job["finished_at"] is not None
 
 
 class Events:
-    """Puts the lines of a stream together to jobs."""
+    """Assembles the lines of a stream to jobs."""
 
     def __init__(self) -> None:
         self._data: list[str] = []
 
     def take(self, line: str) -> JobAnswer | None:
-        """The job, as the line ends an event; None after any other."""
+        """The job, if this line ends an event; else None."""
         if line.startswith("data:"):
             self._data.append(line.removeprefix("data:"))
         if line or not self._data:
@@ -35,12 +35,12 @@ class Events:
 
 
 def ended(job: JobAnswer) -> JobAnswer:
-    """A job that has ended, and did not fail.
+    """The job, which has ended, unless it failed.
 
     Raises
     ------
     Refused
-        Its error.
+        The job failed; this is its error.
     """
     if job["error"] is not None:
         raise Refused(job["error"])
@@ -48,12 +48,12 @@ def ended(job: JobAnswer) -> JobAnswer:
 
 
 def unended(error: Refused | Unreachable, job: JobAnswer | None) -> Refused | Unreachable:
-    """The error that ends a wait, with what was heard of the job: one that nobody takes is still queued, and why."""
+    """The error that ends a wait, with the last state of the job: if it is still queued, also why."""
     if job is None or isinstance(error, Refused):
         return error
-    said = f" ({job['message']})" if job.get("message") else ""
-    return Unreachable(error.url, f"job {job['id']} is {job['state']}{said} and has not ended: {error.reason}")
+    message = f" ({job['message']})" if job.get("message") else ""
+    return Unreachable(error.url, f"job {job['id']} is {job['state']}{message} and has not ended: {error.reason}")
 
 
 def ignore(_job: JobAnswer) -> None:
-    """Who does not want to be told of progress."""
+    """Ignore progress."""

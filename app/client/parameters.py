@@ -1,4 +1,4 @@
-"""What can be said beside a layer, as keywords: the requests that `app.wire.schemas` and `app.jobs.requests` read."""
+"""Keywords beside a layer: the fields that `app.wire.schemas` and `app.jobs.requests` read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ AnyLayer: TypeAlias = str | ConvProblem
 """``size-batch-filter-filters-depth``, such as ``14-1-3-256-128``, or a problem."""
 
 AnyModel: TypeAlias = str | bytes | PathLike[str]
-"""A network that ships, by its name; or an ONNX model: its file, as a path or as text that ends in ``.onnx``, or its
+"""A shipped network by its name; or an ONNX model: its file, as a path or as text that ends in ``.onnx``, or its
 bytes."""
 
 
 class LayerKeywords(TypedDict, total=False):
-    """What a layer is beside its short form; a `ConvProblem` says all of it.
+    """Fields of a layer beside its short form; a `ConvProblem` has them all.
 
-    Where tensors are convolved, bias and residual may be arrays too, which are added to the result.
+    Where tensors are convolved, bias and residual may also be arrays, which are added to the result.
     """
 
     stride: int
@@ -48,7 +48,7 @@ class LayerKeywords(TypedDict, total=False):
 
 
 class LimitKeywords(TypedDict, total=False):
-    """On which device, and within which limits."""
+    """The device, and the limits of a variant."""
 
     device: str
     max_workspace_bytes: int
@@ -61,16 +61,16 @@ class AdviceKeywords(LayerKeywords, LimitKeywords, total=False):
 
 
 class ManyKeywords(AdviceKeywords, total=False):
-    """How much is said of each layer of a list."""
+    """Which details each layer of a list is answered with."""
 
     ranking: bool
     baselines: bool
 
 
 class PlanKeywords(LimitKeywords, total=False):
-    """For which batches and in which precision; the workspace is that of the whole network.
+    """Batches and precision; the workspace is that of the whole network.
 
-    ``dims`` has sizes of an ONNX model's symbolic dimensions, by name.
+    ``dims`` gives sizes of an ONNX model's symbolic dimensions, by name.
     """
 
     batches: Sequence[int]
@@ -79,15 +79,15 @@ class PlanKeywords(LimitKeywords, total=False):
 
 
 class VariantsKeywords(LayerKeywords, total=False):
-    """On which device."""
+    """The device."""
 
     device: str
 
 
 class ConvolutionKeywords(LayerKeywords, total=False):
-    """What runs a convolution: ``advised``, ``all`` or the id of a variant; of the advised the first so many.
+    """What runs a convolution: ``advised``, ``all`` or the id of a variant; ``top`` measures so many of the advised.
 
-    ``measure="if unsure"`` measures the first three where the tree is not sure of the first.
+    ``measure="if unsure"`` measures the first three if the tree is not sure of the first.
     """
 
     variant: str
@@ -99,7 +99,7 @@ class ConvolutionKeywords(LayerKeywords, total=False):
 
 
 class MeasuringKeywords(TypedDict, total=False):
-    """What sweeps and long measurements have in common."""
+    """Keywords that sweeps and long measurements share."""
 
     device: str
     variants: Sequence[str]
@@ -110,7 +110,7 @@ class MeasuringKeywords(TypedDict, total=False):
 
 
 class SweepKeywords(MeasuringKeywords, total=False):
-    """Layers of networks, and sampled ones."""
+    """Layers of networks, and sampled layers."""
 
     networks: Sequence[str]
     sampled: int
@@ -120,7 +120,7 @@ class SweepKeywords(MeasuringKeywords, total=False):
 
 
 class LongKeywords(MeasuringKeywords, total=False):
-    """Layers that are measured for long: in which precision and order they are, and how many samples each has."""
+    """Layers to measure for long: their precision and memory order, and the number of samples of each."""
 
     dtype: DType | str
     layout: Layout | str
@@ -128,14 +128,14 @@ class LongKeywords(MeasuringKeywords, total=False):
 
 
 class RetrainKeywords(TypedDict, total=False):
-    """Whose measurements, and whether the new tree takes over even if it is worse."""
+    """The device whose measurements train the tree, and whether the tree takes over even if it is worse."""
 
     device: str
     force: bool
 
 
 class CalibrateKeywords(TypedDict, total=False):
-    """Which GPU, for how long, and whether the adapted tree takes over even if it is worse."""
+    """The GPU, the time limit, and whether the adapted tree takes over even if it is worse."""
 
     device: str
     minutes: float
@@ -144,7 +144,7 @@ class CalibrateKeywords(TypedDict, total=False):
 
 
 class RefreshKeywords(TypedDict, total=False):
-    """Which device, for how long, how much of what is known, and whether a repaired tree takes over in any case."""
+    """The device, the time limit, the share of known times, and whether a repaired tree takes over in any case."""
 
     device: str
     minutes: float
@@ -154,7 +154,7 @@ class RefreshKeywords(TypedDict, total=False):
 
 
 class JobsKeywords(TypedDict, total=False):
-    """How many jobs are listed, older than which, and of which kind and state alone."""
+    """How many jobs to list, older than which one, and of which kind and state."""
 
     limit: int
     before: str

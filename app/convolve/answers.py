@@ -1,4 +1,4 @@
-"""What /v1/convolutions answers, in JSON and beside a y that is not."""
+"""Answers of /v1/convolutions, in JSON and as metadata beside a binary y."""
 
 from __future__ import annotations
 
@@ -53,33 +53,33 @@ class ConvolutionAnswer(AttemptAnswer):
     device: DeviceAnswer
 
 
-def convolution_answer(done: Convolution) -> ConvolutionAnswer:
+def convolution_answer(convolution: Convolution) -> ConvolutionAnswer:
     """A convolution in JSON."""
-    return _convolution(done, None if done.best.y is None else to_lists(done.best.y))
+    return _convolution(convolution, None if convolution.best.y is None else to_lists(convolution.best.y))
 
 
-def convolution_metadata(done: Convolution) -> dict[str, str]:
+def convolution_metadata(convolution: Convolution) -> dict[str, str]:
     """A convolution beside its y in safetensors: strings as they are, everything else as JSON."""
-    answer = {name: value for name, value in _convolution(done, None).items() if name != "y"}
+    answer = {name: value for name, value in _convolution(convolution, None).items() if name != "y"}
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in answer.items()}
 
 
-def convolution_summary(done: Convolution) -> dict[str, str | float]:
-    """What fits beside a y that has no place for more: the numbers and names, without what is unknown."""
-    answer = _convolution(done, None)
+def convolution_summary(convolution: Convolution) -> dict[str, str | float]:
+    """The summary beside a y whose format has little room: known numbers and names."""
+    answer = _convolution(convolution, None)
     return {name: value for name, value in answer.items() if name in _SUMMARY and isinstance(value, str | float | int)}
 
 
-def _convolution(done: Convolution, y: Any) -> ConvolutionAnswer:
-    measurement = done.best.measurement
+def _convolution(convolution: Convolution, y: Any) -> ConvolutionAnswer:
+    measurement = convolution.best.measurement
     return {
-        **_attempt(done.best),
-        "n_compared": n_compared(measurement.problem, is_given=done.best.y is not None),
-        "chosen_by": done.chosen_by,
-        "is_stored": not done.why_not_stored,
-        "why_not_stored": done.why_not_stored,
+        **_attempt(convolution.best),
+        "n_compared": n_compared(measurement.problem, is_given=convolution.best.y is not None),
+        "chosen_by": convolution.chosen_by,
+        "is_stored": not convolution.why_not_stored,
+        "why_not_stored": convolution.why_not_stored,
         "y": y,
-        "attempts": [_attempt(attempt) for attempt in done.attempts],
+        "attempts": [_attempt(attempt) for attempt in convolution.attempts],
         "problem": problem_answer(measurement.problem),
         "device": device_answer(measurement.device),
     }
@@ -99,5 +99,5 @@ def _attempt(attempt: Attempt) -> AttemptAnswer:
 
 
 def _finite(value: float | None) -> float | None:
-    """A number that JSON has; None for what it has not."""
+    """The number if JSON can express it, else None."""
     return value if value is not None and math.isfinite(value) else None

@@ -32,15 +32,15 @@ from conv_advisor.kernels.variant import Variant, why_not
 from conv_advisor.models.advice.unsure import Measure, how_many
 
 Run = Callable[..., Awaitable[Any]]
-"""Runs a task in the worker: takes the task and its arguments."""
+"""Runs a task in the worker; takes the task and its arguments."""
 
 ADVISED: Final = "advised"
 ALL: Final = "all"
 
 _SHARE_OF_MEMORY: Final = 0.25
-"""The part of a device's memory for a problem's tensors: variants hold copies and scratch memory besides."""
+"""Share of a device's memory for a problem's tensors: variants need the rest for copies and scratch memory."""
 _MAX_TRIED: Final = 5
-"""How far down a ranking it goes where the first do not run."""
+"""How far down a ranking to go where the first variants do not run."""
 
 _OUTCOMES: Final[dict[type[RunError], Outcome]] = {
     NotSupported: Outcome.NOT_SUPPORTED,
@@ -56,28 +56,28 @@ class ChosenBy(StrEnum):
 
     NAMED = "named"
     ADVICE = "advice"
-    """The first that ran of the ranking by the device's model, or by the one it borrows."""
+    """The first variant that ran, in the ranking of the device's own or borrowed model."""
     STORED_TIMES = "stored_times"
-    """The fastest one measured before on this device, which has no model and borrows none."""
+    """The fastest variant measured before on this device, which has no model and borrows none."""
     MEASURED_NOW = "measured_now"
-    """The fastest of all that apply, or of the ranking's first, measured for this answer."""
+    """The fastest of all applicable variants, or of the ranking's first, measured for this answer."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What shall be run.
+    """What to run.
 
     Parameters
     ----------
     problem : ConvProblem
     tensors : dict of str to array, or None
-        x, weight, and what the epilogue adds of bias and residual; None: random ones, and y is not wanted.
+        x, weight, and bias and residual where the epilogue adds them; None: random ones, and no y is returned.
     variant : str
         ``advised``, ``all``, or a variant's id.
     top : int or None
-        Where it is advised: how many of the ranking's first are measured, the fastest of which answers.
+        How many of the ranking's first variants to measure where it is ``advised``; the fastest of them answers.
     measure : Measure or None
-        Where that is None, when more than one of them is; see `how_many`.
+        Where `top` is None, when to measure more than one; see `how_many`.
     options : BenchOptions
     is_deterministic : bool
     run_id : str
@@ -95,14 +95,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One variant that was tried, and the y it gave."""
+    """One variant that was tried, and its y."""
 
     measurement: Measurement
     y: np.ndarray | None = None
 
     @property
     def is_good(self) -> bool:
-        """It gave the right output."""
+        """Whether the variant gave the right output."""
         return self.measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED)
 
     @property
@@ -115,9 +115,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Convolution:
-    """What was run: the best attempt, all of them, how the variant was chosen, and why their times are not kept.
+    """The best attempt, all attempts, how the variant was chosen, and why the times are not stored.
 
-    The last is empty where they are in the store.
+    `why_not_stored` is empty where the times are in the store.
     """
 
     best: Attempt
@@ -127,7 +127,7 @@ class Convolution:
 
 
 async def convolve(service: Service, run: Run, order: Order) -> Convolution:
-    """Run what the order says; what was learned joins the store, if that can be written.
+    """Run an order; the measurements join the store, if it can be written.
 
     Raises
     ------
@@ -142,9 +142,11 @@ async def convolve(service: Service, run: Run, order: Order) -> Convolution:
         attempts, chosen_by = await _try_advised(service, trial)
     else:
         attempts, chosen_by = [await trial.one(trial.named())], ChosenBy.NAMED
-    # What a variant makes of somebody's NaN says nothing of the variant: of given tensors the times alone are kept.
-    kept = [each.measurement for each in attempts if order.tensors is None or each.measurement.samples_ms]
-    why_not_stored = await service.keep(kept) if kept else "no time was measured"
+    # A result on somebody's NaN says nothing about the variant: for given tensors only the times are stored.
+    measurements = [
+        attempt.measurement for attempt in attempts if order.tensors is None or attempt.measurement.samples_ms
+    ]
+    why_not_stored = await service.keep(measurements) if measurements else "no time was measured"
     best = min(attempts, key=lambda attempt: attempt.rank)
     if not best.is_good and best.measurement.outcome is not Outcome.WRONG_RESULT:
         raise _error_of(best.measurement, order.options)
@@ -153,7 +155,7 @@ async def convolve(service: Service, run: Run, order: Order) -> Convolution:
 
 @dataclass(frozen=True)
 class _Trial:
-    """An order on a device, and what runs tasks there."""
+    """An order on a device, and the function that runs tasks there."""
 
     run: Run
     order: Order
@@ -168,16 +170,16 @@ class _Trial:
         return variant
 
     def applicable(self) -> list[Variant]:
-        """Every variant of the device that computes the problem, in catalogue order."""
+        """Every variant of the device that can compute the problem, in catalogue order."""
         reasons = {variant: self._why_not(variant) for variant in catalog.for_device_kind(self.device.kind)}
-        found = [variant for variant, reason in reasons.items() if reason is None]
-        if not found:
-            said = {variant.id: reason for variant, reason in reasons.items() if reason}
-            raise NoAdvice(f"no variant computes {self.order.problem.key} on {self.device.id}", said)
-        return found
+        variants = [variant for variant, reason in reasons.items() if reason is None]
+        if not variants:
+            reason_by_id = {variant.id: reason for variant, reason in reasons.items() if reason}
+            raise NoAdvice(f"no variant computes {self.order.problem.key} on {self.device.id}", reason_by_id)
+        return variants
 
     async def one(self, variant: Variant) -> Attempt:
-        """Try one variant, on the given tensors if there are any."""
+        """Try one variant, on the order's tensors if it has any."""
         if self.order.tensors is None:
             return (await self.random([variant]))[0]
         order, problem = self.order, self.order.problem
@@ -187,12 +189,12 @@ class _Trial:
             )
         except tuple(_OUTCOMES) as error:
             needed = error.needed_bytes if isinstance(error, WorkspaceExceeded) else None
-            failed = Measurement(problem, variant.id, self.device, _OUTCOMES[type(error)], str(error), (), needed)
-            return Attempt(failed)
+            failure = Measurement(problem, variant.id, self.device, _OUTCOMES[type(error)], str(error), (), needed)
+            return Attempt(failure)
         return Attempt(measurement, y)
 
     async def all_of(self, variants: list[Variant]) -> list[Attempt]:
-        """Try them all."""
+        """Try all of these variants."""
         if self.order.tensors is None:
             return await self.random(variants)
         attempts: list[Attempt] = []
@@ -222,12 +224,12 @@ class _Trial:
 
 
 def _add(attempts: list[Attempt], attempt: Attempt) -> None:
-    """Note one more attempt; of every y only that of the best is kept."""
-    for place, other in enumerate(attempts):
+    """Add an attempt; among all attempts only the best keeps its y."""
+    for index, other in enumerate(attempts):
         if other.y is None or attempt.y is None:
             continue
         if attempt.rank < other.rank:
-            attempts[place] = Attempt(other.measurement)
+            attempts[index] = Attempt(other.measurement)
         else:
             attempt = Attempt(attempt.measurement)
     attempts.append(attempt)
@@ -246,12 +248,12 @@ async def _try_advised(service: Service, trial: _Trial) -> tuple[list[Attempt], 
     attempts = await trial.random(list(applicable.values()))
     if trial.order.tensors is None:
         return attempts, ChosenBy.MEASURED_NOW
-    ranked = [applicable[attempt.measurement.variant] for attempt in sorted(attempts, key=lambda each: each.rank)]
+    ranked = [applicable[attempt.measurement.variant] for attempt in sorted(attempts, key=lambda attempt: attempt.rank)]
     return await trial.until_good(ranked), ChosenBy.MEASURED_NOW
 
 
 def _ranking(service: Service, order: Order, device: Device, applicable: set[str]) -> tuple[list[str], ChosenBy, int]:
-    """Ids of variants, best first, and how many to measure: by the model, else by times if all were tried before."""
+    """Ids of variants, best first, and how many to measure: by the model, else by times if all were measured before."""
     limits = Limits(device.id, order.options.workspace_limit_bytes, order.is_deterministic)
     has_model = service.advisor(device.id).model is not None
     if not has_model:
@@ -271,7 +273,7 @@ def check_fits(problem: ConvProblem, device: Device) -> None:
 
 
 def _error_of(measurement: Measurement, options: BenchOptions) -> RunError:
-    """The error that an attempt's outcome stands for."""
+    """The error for the outcome of an attempt."""
     if measurement.outcome is Outcome.WORKSPACE_EXCEEDED:
         return WorkspaceExceeded(measurement.workspace_bytes or 0, options.workspace_limit_bytes)
     return _ERRORS.get(measurement.outcome, RunError)(f"{measurement.variant}: {measurement.detail}")

@@ -1,4 +1,4 @@
-"""From a request's tensors and parameters to the order of what to run."""
+"""Orders from requests: tensors and parameters are read to what shall run."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from conv_advisor.kernels.reference import HOST_DTYPE
 from conv_advisor.models.advice.unsure import Measure
 
 MAX_JSON_ELEMENTS: Final = 2**20
-"""Elements of a y that is answered in JSON; a larger one goes as safetensors."""
+"""Most elements of a y in a JSON answer; a larger one is sent as safetensors."""
 
 LISTS_COST: Final = 8
-"""Bytes that Python's lists of numbers take for one of the text, "1.5," or of a float32: 32 a number."""
+"""Memory of Python's lists of numbers per byte of text, such as "1.5,", or of float32: 32 bytes a number."""
 
 _IGNORED: Final = ("format",)
-"""What libraries write into metadata of their own accord."""
+"""Keys that libraries write into metadata on their own."""
 
 _AXES: Final = {Layout.NCHW: (0, 1, 2, 3), Layout.NHWC: (0, 3, 1, 2)}
-"""Where memory order keeps n, c, h, w and k, c / groups, r, s."""
+"""Positions of n, c, h, w and of k, c / groups, r, s in memory order."""
 
 
 def order_from_safetensors(body: Bytes, settings: Settings) -> Order:
-    """What a safetensors body asks for: tensors x and weight, and parameters as its metadata.
+    """The order of a safetensors body: tensors x and weight, and parameters as its metadata.
 
     Raises
     ------
@@ -48,52 +48,52 @@ def order_from_safetensors(body: Bytes, settings: Settings) -> Order:
     return _order(parse_strings(ConvolutionParameters, strings), tensors, settings)
 
 
-def order_from_json(asked: ConvolutionRequest, settings: Settings) -> Order:
-    """What a JSON body asks for.
+def order_from_json(request: ConvolutionRequest, settings: Settings) -> Order:
+    """The order of a JSON body.
 
     Raises
     ------
     InvalidInput
     """
-    if (asked.x is None) != (asked.weight is None):
-        missing = "x" if asked.x is None else "weight"
+    if (request.x is None) != (request.weight is None):
+        missing = "x" if request.x is None else "weight"
         raise InvalidTensor(missing, None, "x and weight together; or neither, to measure on random tensors")
-    if asked.x is None:
-        return _order(asked, None, settings)
-    dtype = HOST_DTYPE[_member(asked.dtype)]
-    given = {name: getattr(asked, name) for name in (*NEEDED, *OPTIONAL)}
-    added = {name: value for name, value in given.items() if name in NEEDED or value not in (None, False)}
-    tensors = {name: from_lists(name, value, dtype) for name, value in added.items()}
-    return _order(asked.model_copy(update=dict.fromkeys(OPTIONAL)), tensors, settings)
+    if request.x is None:
+        return _order(request, None, settings)
+    dtype = HOST_DTYPE[_member(request.dtype)]
+    values = {name: getattr(request, name) for name in (*NEEDED, *OPTIONAL)}
+    arrays = {name: value for name, value in values.items() if name in NEEDED or value not in (None, False)}
+    tensors = {name: from_lists(name, value, dtype) for name, value in arrays.items()}
+    return _order(request.model_copy(update=dict.fromkeys(OPTIONAL)), tensors, settings)
 
 
 def order_from_npy(body: Bytes, query: Mapping[str, Any], settings: Settings) -> Order:
-    """What x and weight as .npy, one after the other, ask for: parameters are those of the URL.
+    """The order of x and weight as .npy, one after the other, with the parameters of the URL.
 
-    They say too which of bias and residual follow.
-
-    Raises
-    ------
-    InvalidInput, RequestValidationError
-    """
-    asked = parse_values(ConvolutionParameters, query, "query")
-    names = (*NEEDED, *(name for name in OPTIONAL if getattr(asked, name)))
-    return _order(asked, read_npy(body, names), settings)
-
-
-def order_from_inference(asked: Inference, settings: Settings) -> Order:
-    """What an inference request asks for: parameters are those of the request.
+    The parameters also say which of bias and residual follow.
 
     Raises
     ------
     InvalidInput, RequestValidationError
     """
-    parameters = parse_values(ConvolutionParameters, asked.parameters, "parameters")
-    return _order(parameters, asked.tensors, settings)
+    parameters = parse_values(ConvolutionParameters, query, "query")
+    names = (*NEEDED, *(name for name in OPTIONAL if getattr(parameters, name)))
+    return _order(parameters, read_npy(body, names), settings)
 
 
-def hold_answer(order: Order, settings: Settings, held: Hold, *, is_json: bool) -> None:
-    """Refuse a y too large to be sent; hold any other beside the body that asks for it, which may be far shorter.
+def order_from_inference(inference: Inference, settings: Settings) -> Order:
+    """The order of an inference request, with the request's parameters.
+
+    Raises
+    ------
+    InvalidInput, RequestValidationError
+    """
+    parameters = parse_values(ConvolutionParameters, inference.parameters, "parameters")
+    return _order(parameters, inference.tensors, settings)
+
+
+def hold_answer(order: Order, settings: Settings, hold: Hold, *, is_json: bool) -> None:
+    """Refuse a y that is too large to send; else reserve its memory, because y may far exceed the request body.
 
     Raises
     ------
@@ -107,56 +107,58 @@ def hold_answer(order: Order, settings: Settings, held: Hold, *, is_json: bool) 
     if is_json and problem.y_bytes > MAX_JSON_ELEMENTS * problem.dtype.itemsize_bytes:
         allowed = f"at most {MAX_JSON_ELEMENTS} elements in JSON; Accept: application/vnd.safetensors has no such limit"
         raise InvalidProblem("y", problem.y_shape, allowed)
-    held.more(min(problem.y_bytes * LISTS_COST, settings.max_body_bytes) if is_json else problem.y_bytes)
+    hold.more(min(problem.y_bytes * LISTS_COST, settings.max_body_bytes) if is_json else problem.y_bytes)
 
 
-def hold_lists(count: int, settings: Settings, held: Hold) -> None:
-    """Hold what so many bytes of JSON become when they are lists of numbers.
+def hold_lists(count: int, settings: Settings, hold: Hold) -> None:
+    """Reserve the memory that `count` bytes of JSON take as lists of numbers.
 
     Raises
     ------
     QueueFull
     """
-    held.more(min(count * (LISTS_COST - 1), settings.max_body_bytes))
+    hold.more(min(count * (LISTS_COST - 1), settings.max_body_bytes))
 
 
-def _order(asked: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, settings: Settings) -> Order:
-    if (asked.top or 1) > 1 and asked.variant != ADVISED:
-        raise InvalidInput("top", asked.top, f"1 beside the variant {asked.variant!r}; more with {ADVISED!r} alone")
-    if asked.measure and (asked.top is not None or asked.variant != ADVISED):
-        beside = f"the variant {asked.variant!r}" + (f" and top {asked.top}" if asked.top else "")
-        allowed = f"not together with {beside}; it decides itself how many"
-        raise InvalidInput("measure", asked.measure, allowed)
-    given = asked.given()
-    problem = problem_from(given) if tensors is None else _problem_of(tensors, given)
+def _order(parameters: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, settings: Settings) -> Order:
+    if (parameters.top or 1) > 1 and parameters.variant != ADVISED:
+        raise InvalidInput(
+            "top", parameters.top, f"1 beside the variant {parameters.variant!r}; more with {ADVISED!r} alone"
+        )
+    if parameters.measure and (parameters.top is not None or parameters.variant != ADVISED):
+        other = f"the variant {parameters.variant!r}" + (f" and top {parameters.top}" if parameters.top else "")
+        allowed = f"not together with {other}; it decides itself how many"
+        raise InvalidInput("measure", parameters.measure, allowed)
+    fields = parameters.given()
+    problem = problem_from(fields) if tensors is None else _problem_of(tensors, fields)
     limit = settings.workspace_limit_bytes
-    if asked.max_workspace_bytes is not None:
-        limit = min(limit, asked.max_workspace_bytes)
+    if parameters.max_workspace_bytes is not None:
+        limit = min(limit, parameters.max_workspace_bytes)
     return Order(
         problem=problem,
         tensors=tensors,
-        variant=asked.variant,
-        top=asked.top,
-        measure=Measure(asked.measure) if asked.measure else None,
-        options=BenchOptions(workspace_limit_bytes=limit, seed=asked.seed),
-        is_deterministic=asked.deterministic,
+        variant=parameters.variant,
+        top=parameters.top,
+        measure=Measure(parameters.measure) if parameters.measure else None,
+        options=BenchOptions(workspace_limit_bytes=limit, seed=parameters.seed),
+        is_deterministic=parameters.deterministic,
         run_id=f"http-{secrets.token_hex(6)}",
     )
 
 
-def _problem_of(tensors: dict[str, np.ndarray], given: dict[str, Any]) -> ConvProblem:
-    """The problem of these tensors; what was named must agree with them."""
+def _problem_of(tensors: dict[str, np.ndarray], fields: dict[str, Any]) -> ConvProblem:
+    """The problem of these tensors; named parameters must agree with them."""
     x, weight = tensors["x"], tensors["weight"]
     for name, tensor in tensors.items():
         if tensor.dtype != x.dtype:
             raise InvalidTensor(f"{name}.dtype", tensor.dtype.name, f"{x.dtype.name}, as x has")
-    given = {"dtype": _stored_as(x)} | given
-    if "layer" not in given:
-        axes = _AXES.get(given.get("layout", Layout.NCHW), _AXES[Layout.NCHW])
+    fields = {"dtype": _stored_as(x)} | fields
+    if "layer" not in fields:
+        axes = _AXES.get(fields.get("layout", Layout.NCHW), _AXES[Layout.NCHW])
         n, c, h, w = (x.shape[axis] for axis in axes)
         k, _, r, s = (weight.shape[axis] for axis in axes)
-        given = {"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s} | given
-    problem = _ending(problem_from(given), tensors, given)
+        fields = {"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s} | fields
+    problem = _ending(problem_from(fields), tensors, fields)
     if HOST_DTYPE[problem.dtype] != x.dtype:
         raise InvalidTensor(
             "x.dtype", x.dtype.name, f"{HOST_DTYPE[problem.dtype].name}, which {problem.dtype} is stored as"
@@ -167,22 +169,22 @@ def _problem_of(tensors: dict[str, np.ndarray], given: dict[str, Any]) -> ConvPr
     return problem
 
 
-def _ending(problem: ConvProblem, tensors: dict[str, np.ndarray], given: dict[str, Any]) -> ConvProblem:
-    """The problem with the epilogue that these tensors are added by, which what was named must not deny."""
+def _ending(problem: ConvProblem, tensors: dict[str, np.ndarray], fields: dict[str, Any]) -> ConvProblem:
+    """The problem with an epilogue that adds these tensors; named parameters must not contradict it."""
     for name in OPTIONAL:
-        is_said = getattr(problem.epilogue, name)
-        if is_said and name not in tensors:
+        is_named = getattr(problem.epilogue, name)
+        if is_named and name not in tensors:
             raise InvalidTensor(name, None, f"a tensor of shape {problem.shapes[name]}, which the parameters add")
-        if name in tensors and not is_said:
-            if name in given:
+        if name in tensors and not is_named:
+            if name in fields:
                 raise InvalidTensor(name, tensors[name].shape, "no tensor, which the parameters do not add")
-            added: dict[str, Any] = {name: True}
-            problem = replace(problem, epilogue=replace(problem.epilogue, **added))
+            field: dict[str, Any] = {name: True}
+            problem = replace(problem, epilogue=replace(problem.epilogue, **field))
     return problem
 
 
 def _stored_as(x: np.ndarray) -> DType:
-    return next(dtype for dtype, stored in HOST_DTYPE.items() if stored == x.dtype)
+    return next(dtype for dtype, host_dtype in HOST_DTYPE.items() if host_dtype == x.dtype)
 
 
 def _member(dtype: str | None) -> DType:

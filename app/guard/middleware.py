@@ -1,4 +1,4 @@
-"""Asks for a token, looks at its scopes, and holds callers to their rate; not there at all where neither is wanted."""
+"""Checks tokens, scopes and the rate of each caller; absent where settings ask for neither."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _MAX_COOKIE_BYTES: Final = 8192
 
 
 class Guard:
-    """Lets a request through if its caller may make it, and notes in the scope who that is.
+    """Lets a request through if its caller may make it, and stores the caller in the scope.
 
     Parameters
     ----------
     app : ASGI application
     keyring : Keyring or None
-        None: nobody is asked for a token.
+        None: no tokens are required.
     rates : Rates or None
-        None: as often as anybody likes.
+        None: no limit.
     """
 
     def __init__(self, app: ASGIApp, keyring: Keyring | None, rates: Rates | None) -> None:
@@ -77,17 +77,17 @@ class Guard:
 
 
 def _is_free(method: str, path: str) -> bool:
-    """Whether a request counts for no rate: a probe, or what is open to everybody and changes nothing."""
+    """Whether no rate limits a request: a probe, or a public path that changes nothing."""
     return path in PROBES or (method in SAFE and scope_needed(method, path) is None)
 
 
 def keyring_of(settings: Settings) -> Keyring | None:
-    """The tokens that the settings name; None where nobody needs one.
+    """The tokens that the settings name; None where none are required.
 
     Raises
     ------
     InvalidInput
-        There is none, and others than this machine can reach the service.
+        There is no token, and the service can be reached from other machines.
     """
     keyring = Keyring(settings.tokens, settings.tokens_file)
     if len(keyring) or settings.tokens_file is not None:
@@ -107,26 +107,26 @@ def rates_of(settings: Settings) -> Rates | None:
 
 
 def refuse(scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
-    """A refusal as whoever asks can read it: a page for a browser that wants one, else a problem document."""
+    """A refusal in the caller's form: a page for a browser that wants one, else a problem document."""
     request = Request(scope)
     if not is_fragment(request) and "text/html" not in request.headers.get("accept", ""):
         return refusal(scope, status, detail, headers, **more)
     problem = {"status": status, "title": type_of_status(status).title, "detail": detail}
     template = "error.html" if is_fragment(request) and request.method == "POST" else "error-page.html"
-    shown = page(request, template, {"problem": problem}, status)
-    shown.headers.update(headers or {})
-    return shown
+    response = page(request, template, {"problem": problem}, status)
+    response.headers.update(headers or {})
+    return response
 
 
 def _unknown(scope: Scope) -> Response:
-    """Ask for a token: a page by leading to the form, anybody else by HTTP's own way."""
+    """Ask for a token: a browser is sent to the sign-in page, any other client gets 401 by HTTP."""
     request = Request(scope)
     headers = {"WWW-Authenticate": _challenge()}
     if is_fragment(request):
         return refuse(scope, 401, "the sign-in has ended; sign in again", headers | {"HX-Redirect": SIGN_IN})
     if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
-        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(f"{SIGN_IN}?next={quote(asked, safe='/')}", 303)
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"{SIGN_IN}?next={quote(target, safe='/')}", 303)
     return refuse(scope, 401, "this needs a token: Authorization: Bearer <token>", headers)
 
 
@@ -136,17 +136,17 @@ def _too_often(scope: Scope, wait_s: float) -> Response:
 
 
 def _challenge(needed: str = "") -> str:
-    """What RFC 6750 has a client told."""
+    """The challenge of RFC 6750 for a client."""
     lack = f', error="insufficient_scope", scope="{needed}"' if needed else ""
     return f'Bearer realm="conv-advisor"{lack}'
 
 
 def _token_of(scope: Scope) -> str:
-    """The token that a request shows: in its header, else in the cookie of somebody who has signed in."""
+    """The token of a request: from its header, else from the cookie of a signed-in browser."""
     headers = {name: value for name, value in scope["headers"] if name in _READ}
-    given: bytes = headers.get(b"authorization", b"")
-    if given[: len(_BEARER)].lower() == _BEARER:
-        return given[len(_BEARER) :].strip().decode("latin-1")
-    if given or len(headers.get(b"cookie", b"")) > _MAX_COOKIE_BYTES:
+    authorization: bytes = headers.get(b"authorization", b"")
+    if authorization[: len(_BEARER)].lower() == _BEARER:
+        return authorization[len(_BEARER) :].strip().decode("latin-1")
+    if authorization or len(headers.get(b"cookie", b"")) > _MAX_COOKIE_BYTES:
         return ""
     return Request(scope).cookies.get(SECURE_COOKIE if scope.get("scheme") == "https" else COOKIE, "")

@@ -1,4 +1,4 @@
-"""Which scope a request needs, by its method and path; whatever is not listed needs the most."""
+"""The scope that a request needs, by its method and path; an unlisted path needs the highest."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SIGN_OUT: Final = "/sign-out"
 
 COOKIE: Final = "conv-advisor-token"
 SECURE_COOKIE: Final = f"__Host-{COOKIE}"
-"""Over TLS: a browser takes a cookie of this name only from the host itself, and never sends it in the clear."""
+"""Over TLS: a browser accepts a cookie of this name only from the host itself, and never sends it in the clear."""
 
 _MODEL_READY: Final = ("/v2/models/conv/ready", "/v2/models/conv/versions/1/ready")
 PROBES: Final = frozenset(("/livez", "/readyz", "/v2/health/live", "/v2/health/ready", *_MODEL_READY))
-"""Open to everybody, and without data for whoever has shown no token."""
+"""Open to everybody; without a token they answer no data."""
 _OPEN: Final = PROBES | {SIGN_IN, SIGN_OUT, ERROR_TYPES}
 _OPEN_BELOW: Final = ("/static/", ERROR_TYPES + "/")
 
@@ -48,7 +48,7 @@ def scope_needed(method: str, path: str) -> Scope | None:
 
 
 def is_known(request: Request) -> bool:
-    """Whether who asks may be told of the inside: they have shown a token, or none is asked for."""
+    """Whether the caller may see internals: the caller has shown a token, or none is required."""
     return CALLER not in request.scope or request.scope[CALLER] is not None
 
 
@@ -66,6 +66,6 @@ def require(request: Request, scope: Scope) -> None:
 
 
 def lacking(caller: Caller | None, scope: Scope) -> str:
-    """What somebody lacks."""
+    """The refusal of a caller without this scope."""
     named = "nobody's token" if caller is None else f"the token {caller.name!r} has {', '.join(sorted(caller.scopes))}"
     return f"this needs the scope {scope.value!r}; {named}"

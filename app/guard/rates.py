@@ -1,4 +1,4 @@
-"""Token buckets: how often one caller may ask, in memory that is bounded whoever asks."""
+"""Token buckets: how often one caller may ask, in bounded memory for any number of callers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_CALLERS: Final = 10_000
-"""Buckets that are kept; the one that was used longest ago goes first, and is most nearly full again."""
+"""Buckets in memory; the least recently used one is dropped first, since it is most nearly full again."""
 _IPV6_PREFIX: Final = 64
-"""A subscriber's network: who has one has 2^64 addresses."""
+"""The network of one subscriber, who has 2^64 addresses."""
 
 
 class Rates:
-    """A bucket a caller, which fills at a steady rate, and of which every request takes one.
+    """A bucket for each caller, which fills at a steady rate; every request takes one from it.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Rates:
     burst : int
         Requests at once after a pause.
     most : int
-        Buckets that are kept.
+        Most buckets in memory.
     clock : callable () -> float
         Seconds.
     """
@@ -39,19 +39,19 @@ class Rates:
         return len(self._buckets)
 
     def take(self, caller: str) -> float:
-        """Take one; 0 where there was one, else for how many seconds to wait."""
+        """Take one from the caller's bucket; 0 if there was one, else the seconds to wait."""
         now = self._clock()
-        held, since = self._buckets.pop(caller, (self._burst, now))
-        held = min(held + (now - since) * self._per_s, self._burst)
-        is_granted = held >= 1
-        self._buckets[caller] = (held - is_granted, now)
+        level, since = self._buckets.pop(caller, (self._burst, now))
+        level = min(level + (now - since) * self._per_s, self._burst)
+        is_granted = level >= 1
+        self._buckets[caller] = (level - is_granted, now)
         if len(self._buckets) > self._most:
             self._buckets.popitem(last=False)
-        return 0.0 if is_granted else (1 - held) / self._per_s
+        return 0.0 if is_granted else (1 - level) / self._per_s
 
 
 def network_of(client: tuple[str, int] | None) -> str:
-    """By which somebody without a token is known: an IPv4 address, or the /64 network of an IPv6 one."""
+    """The identity of a client without a token: its IPv4 address, or the /64 network of its IPv6 address."""
     host = client[0] if client else ""
     try:
         address = ipaddress.ip_address(host)

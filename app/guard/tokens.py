@@ -1,4 +1,4 @@
-"""API tokens: shown once when they are made, kept as hashes, and found in constant time."""
+"""API tokens: shown once when they are made, stored as hashes, and compared in constant time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from conv_advisor.data.errors import InvalidInput
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "cadv_"
-"""By which people, and scanners for secrets, know one."""
+"""Prefix by which people, and scanners for secrets, recognise a token."""
 MAX_TOKENS: Final = 1000
-"""Each one is compared with, for every request."""
+"""Limit because every request is compared with all of them."""
 LOOK_AGAIN_S: Final = 1.0
-"""How old what is known of the file may be: a token that is taken out of it is refused after this time."""
+"""How long the file goes unread: a token that is removed from it is refused after this time."""
 
 _SECRET_BYTES: Final = 32
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -33,12 +33,12 @@ _FORM: Final = "<name> <scopes> sha256:<64 hexadecimal digits>, as `conv-advisor
 
 
 def make_token() -> str:
-    """A new token: 256 bits that nobody can guess, so that a plain hash of it can be kept."""
+    """A new token of 256 random bits, so that a plain hash of it is safe to store."""
     return PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
 
 
 def entry_of(name: str, scopes: Iterable[Scope], token: str) -> str:
-    """The line of a file of tokens that lets this one in.
+    """The line of a tokens file that admits this token.
 
     Raises
     ------
@@ -50,21 +50,21 @@ def entry_of(name: str, scopes: Iterable[Scope], token: str) -> str:
 
 
 class Keyring:
-    """The tokens that are let in: those of a setting, and those of a file, which is read again when it changes.
+    """The tokens that are admitted: those of a setting, and those of a file, which is read again when it changes.
 
     Parameters
     ----------
     text : str
         Entries as `entry_of` makes them, one a line or divided by ``;``.
     path : Path, optional
-        File of such lines; empty ones and those that begin with ``#`` say nothing.
+        File of such lines; empty ones and those that begin with ``#`` are ignored.
     clock : callable () -> float
         Seconds.
 
     Raises
     ------
     InvalidInput
-        Naming the line, never what it says: somebody may have put the token itself there.
+        Names the line but not its content, since that may be the token itself.
     """
 
     def __init__(self, text: str = "", path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -80,33 +80,33 @@ class Keyring:
         return len(self._given) + len(self._filed)
 
     def find(self, token: str) -> Caller | None:
-        """Whose token this is; takes as long whether it is anybody's or not."""
+        """The owner of a token, or None; takes the same time for both."""
         self._refresh()
-        wanted = _digest(token)
-        found = None
-        for kept in (self._given, self._filed):
-            for digest, caller in kept.items():
-                if hmac.compare_digest(digest, wanted):
-                    found = caller
-        return found
+        token_digest = _digest(token)
+        owner = None
+        for callers in (self._given, self._filed):
+            for digest, caller in callers.items():
+                if hmac.compare_digest(digest, token_digest):
+                    owner = caller
+        return owner
 
     def lets_in(self, token: str, scope: Scope) -> bool:
-        """Whether a token that was found before still counts, and has this scope."""
+        """Whether a known token is still admitted, and has this scope."""
         self._refresh()
         digest = _digest(token)
         caller = self._filed.get(digest) or self._given.get(digest)
         return caller is not None and scope in caller.scopes
 
     def problem(self) -> str | None:
-        """Why the file does not say what it should; None where it does, or there is none."""
+        """What is wrong with the file; None where nothing is, or there is no file."""
         self._refresh()
         return self._problem
 
     def _refresh(self) -> None:
         """Read the file again if it has changed.
 
-        Where it is gone, so are its tokens: it may have been taken away for that. Where it says nothing that can be
-        read, its tokens stay as they were, and that is told: a slip of whoever writes it locks nobody out.
+        If the file is gone, its tokens are too: it may have been removed for that. If it cannot be parsed, its tokens
+        stay as they were, and `problem` says so: a slip in editing locks nobody out.
         """
         if self._path is None or self._clock() < self._look_at:
             return
@@ -136,12 +136,12 @@ def _digest(token: str) -> bytes:
 
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise InvalidInput("tokens_file", str(path), f"a file that can be read ({error.strerror})") from None
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         raise InvalidInput("tokens_file", str(path), "a file that not everybody may write to")
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _read(path: Path) -> str:
@@ -153,11 +153,11 @@ def _read(path: Path) -> str:
 
 
 def _parse(text: str, where: str) -> dict[bytes, Caller]:
-    found = dict(_parse_lines(text, where))
-    names = [caller.name for caller in found.values()]
+    callers = dict(_parse_lines(text, where))
+    names = [caller.name for caller in callers.values()]
     if len(set(names)) < len(names) or len(names) > MAX_TOKENS:
         raise InvalidInput(where, f"{len(names)} tokens", f"at most {MAX_TOKENS}, each of a name of its own")
-    return found
+    return callers
 
 
 def _parse_lines(text: str, where: str) -> Iterator[tuple[bytes, Caller]]:
@@ -170,11 +170,11 @@ def _parse_line(line: str, where: str) -> tuple[bytes, Caller]:
     words = line.split()
     if len(words) != 3 or not _NAME.fullmatch(words[0]):
         raise InvalidInput(where, f"{len(words)} words", _FORM)
-    digest = _DIGEST.fullmatch(words[2])
-    if digest is None:
+    match = _DIGEST.fullmatch(words[2])
+    if match is None:
         raise InvalidInput(where, "without a hash", _FORM)
     try:
         scopes = frozenset(map(Scope, words[1].split(",")))
     except ValueError:
         raise InvalidInput(where, "of other scopes", f"scopes among {','.join(Scope)}, divided by commas") from None
-    return bytes.fromhex(digest[1]), Caller(words[0], scopes)
+    return bytes.fromhex(match[1]), Caller(words[0], scopes)

@@ -1,4 +1,4 @@
-"""What a service does beside answering: it runs jobs, and follows the trees that other processes put in charge."""
+"""Background work of a service: it runs jobs, and follows the trees that other processes put in charge."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 _CLOSE_S: Final = 5.0
 
 FOLLOW_S: Final = 0.25
-"""How long a tree that another process has put in charge, in another home, goes unnoticed."""
+"""How long a tree that another process has put in charge, in another home, stays unnoticed."""
 _MAKING_TREES: Final = (JobKind.RETRAIN, JobKind.CALIBRATE, JobKind.REFRESH)
 
 
 class ToldJobs(Jobs):
-    """The jobs as this server tells of them: that a retraining has ended is told once its tree is in use here.
+    """The jobs as this server reports them: a retraining is reported as ended once its tree is in use here.
 
-    The transaction that ends the job puts its tree in charge; a client that hears of the end asks for advice next.
+    The transaction that ends the job puts its tree in charge; a client that sees the end asks for advice next.
 
     Parameters
     ----------
@@ -58,24 +58,24 @@ class ToldJobs(Jobs):
 
     def _followed(self, *jobs: Job) -> tuple[Job, ...]:
         if any(job.kind in _MAKING_TREES and job.state is JobState.SUCCEEDED for job in jobs):
-            with suppress(ConvAdvisorError):  # a tree that cannot be had here is said in the log, by who follows
+            with suppress(ConvAdvisorError):  # `Background._follow` logs a tree that cannot be loaded here
                 self._models.follow()
         return jobs
 
 
 class Background:
-    """The jobs that this process runs, and the trees that it shares with others.
+    """The jobs that this process runs, and the trees that it shares with other processes.
 
     Parameters
     ----------
     settings : Settings
     store : Store
-        The one of jobs that run: as patient as they are.
+        For running jobs, which may wait long for the database.
     hurried : Store
-        The same one for requests, which wait for nobody for long.
+        The same database for requests, which must not wait long.
     registry : Registry
     trainer : Engine
-        Trains; it needs no device.
+        Engine that trains; it needs no device.
 
     Raises
     ------
@@ -96,27 +96,31 @@ class Background:
         self._follower = threading.Thread(target=self._follow, name="models", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         self.models.join()
         self._runners[0].start()
         self._follower.start()
 
     def offer(self, engine: AnyEngine, device: Device) -> None:
-        """Run what must be measured on this device too."""
+        """Also run the jobs that must be measured on this device."""
         work = measuring(engine, device, self._store, self._settings)
         with self._lock:
             if self._closing.is_set():
                 return
-            known = (self._store, self.models, self._registry, self._settings)
-            works = {JobKind.SWEEP: work, JobKind.MEASURE: work, JobKind.CALIBRATE: calibrating(engine, device, *known)}
-            works[JobKind.REFRESH] = refreshing(engine, device, self._trainer, *known)
+            shared = (self._store, self.models, self._registry, self._settings)
+            works = {
+                JobKind.SWEEP: work,
+                JobKind.MEASURE: work,
+                JobKind.CALIBRATE: calibrating(engine, device, *shared),
+            }
+            works[JobKind.REFRESH] = refreshing(engine, device, self._trainer, *shared)
             runner = self._runner(works, lambda: device.id)
             self._runners.append(runner)
             self._devices.add(device.id)
             runner.start()
 
     def close(self) -> None:
-        """Stop; jobs that run go back to the queue."""
+        """Stop; running jobs go back to the queue."""
         with self._lock:
             self._closing.set()
         for runner in self._runners:
@@ -127,7 +131,7 @@ class Background:
     def submit(
         self, kind: JobKind, request: dict[str, Any], *, device_id: str | None = None, key: Key | None = None
     ) -> Job:
-        """Queue a job, unless one was queued with its key before.
+        """Queue a job, unless one with this key exists.
 
         Parameters
         ----------
@@ -154,7 +158,7 @@ class Background:
         return job
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job, queued or running, here or elsewhere; a finished one stays as it is.
+        """Cancel a queued or running job, of this server or another; a finished one stays as it is.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A job as server-sent events: what it is now, then each time it has changed, until it ends."""
+"""A job as server-sent events: its present state, then every change, until it ends."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from conv_advisor.data.errors import ConvAdvisorError, QueueFull
 log = logging.getLogger(__name__)
 
 MAX_STREAMS: Final = 100
-"""At once, in one process."""
+"""Streams at once, in one process."""
 MAX_OF_CALLER: Final = 25
-"""Those of one token among them."""
+"""Streams at once of one token."""
 LONGEST_S: Final = 3600.0
-"""A stream that has lasted so long is ended; whoever still listens comes back with the last event's id."""
+"""A stream is ended after this time; the client reconnects with the last event's id."""
 LOOK_EVERY_S: Final = 0.25
 SEND_TIMEOUT_S: Final = 30.0
 _KEEP_ALIVE_S: Final = 15.0
@@ -33,13 +33,13 @@ _RETRY_MS: Final = 1000
 
 
 class EventStream(EventSourceResponse):
-    """Events as they are written, to a client that reads them: one that takes none for long is given up.
+    """Sends events as they are written; gives up a client that stops reading them.
 
     Parameters
     ----------
     content : async iterator of bytes
     on_end : callable ()
-        Called once it is over, even if it has not begun.
+        Called once the stream is over, even if it has not begun.
     """
 
     def __init__(self, content: AsyncIterator[bytes], on_end: Callable[[], object] = lambda: None) -> None:
@@ -57,7 +57,7 @@ class EventStream(EventSourceResponse):
 
         try:
             await super().__call__(scope, receive, send_in_time)
-            if is_open:  # its client has hung up, as listeners do: that is no response which broke off
+            if is_open:  # the client has hung up, as listeners do: that is no aborted response
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
             log.info("%s: its client has read nothing for %g s", scope["path"], SEND_TIMEOUT_S)
@@ -66,12 +66,12 @@ class EventStream(EventSourceResponse):
 
 
 class Streams:
-    """The streams that are open in this process.
+    """The open streams of this process.
 
     Notes
     -----
-    An event is the whole job, its id the job's revision. So nothing is kept for a listener: one that is slow, or away,
-    gets the job as it is when it is ready to, without what was in between, and never misses the end.
+    An event is the whole job, its id the job's revision. So nothing is buffered for a listener: one that is slow, or
+    away, gets the present job once it is ready, without the states in between, and never misses the end.
     """
 
     def __init__(self) -> None:
@@ -79,25 +79,25 @@ class Streams:
         self._is_ending = False
 
     def end(self) -> None:
-        """Let every stream end within `LOOK_EVERY_S`: its listener comes back, to the server that follows this one."""
+        """End every stream within `LOOK_EVERY_S`: its listener reconnects to the server that follows this one."""
         self._is_ending = True
 
     def open(
         self, jobs: Jobs, job: Job, seen: int, caller: str, is_let_in: Callable[[], bool] = lambda: True
     ) -> EventStream:
-        """Begin a stream, which counts from now on: many that are asked for at once are not more than may be open.
+        """Begin a stream. It counts from now on, so that simultaneous requests cannot exceed the limit.
 
         Parameters
         ----------
         jobs : Jobs
         job : Job
-            As it is now.
+            The present state.
         seen : int
-            The revision that the listener has seen last; -1: none.
+            The last revision that the listener has; -1: none.
         caller : str
-            Name of the listener's token; empty where there are no tokens: then there is one caller, who may have all.
+            Name of the listener's token; empty where there are no tokens: then all listeners share the whole limit.
         is_let_in : callable () -> bool
-            Whether the listener's token still counts; the stream ends where it does not.
+            Whether the listener's token is still valid; the stream ends once it is not.
 
         Raises
         ------
@@ -123,25 +123,25 @@ async def events(
     is_ending: Callable[[], bool] = lambda: False,
     is_let_in: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[bytes]:
-    """The events of a job after the revision that was seen, until it ends; the last is then called ``end``.
+    """The events of a job after revision `seen`, until it ends; the last event is named ``end``.
 
-    Who is not let in any more is told nothing more.
+    The events stop once `is_let_in` is false.
     """
-    began = said_at = time.monotonic()
+    began = sent_at = time.monotonic()
     yield format_sse_event(retry=_RETRY_MS)
     while is_let_in():
         if job.revision > seen:
             yield _event(job)
-            seen, said_at = job.revision, time.monotonic()
+            seen, sent_at = job.revision, time.monotonic()
         if job.state.is_final or is_ending() or time.monotonic() - began >= LONGEST_S:
             return
-        if time.monotonic() - said_at >= _KEEP_ALIVE_S:
+        if time.monotonic() - sent_at >= _KEEP_ALIVE_S:
             yield KEEPALIVE_COMMENT
-            said_at = time.monotonic()
+            sent_at = time.monotonic()
         await asyncio.sleep(LOOK_EVERY_S)
         try:
             job = await asyncio.to_thread(jobs.get, job.id)
-        except ConvAdvisorError:  # the database is gone for now: the listener asks again, and is told so
+        except ConvAdvisorError:  # the database is gone for now: the listener reconnects, and gets the error
             return
 
 

@@ -1,4 +1,4 @@
-"""What a job is: its kind, its state, what it was asked for and what came of it."""
+"""A job: its kind, its state, its request and its result."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it can change no more."""
+        """Whether the state can no longer change."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class JobLost(Exception):
-    """An attempt is no longer its runner's: the job was cancelled, or its lease ended and another took it."""
+    """An attempt no longer belongs to its runner: the job was cancelled, or its lease ended and another took it."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class Job:
     progress : float
         0 to 1.
     message : str
-        What is being done.
+        The step in progress.
     request : dict
     result : dict or None
-        Once it succeeded.
+        Set once the job has succeeded.
     error : dict or None
-        Once it failed: type, title, detail.
+        Set once the job has failed: type, title, detail.
     attempt : int
-        How often it was started.
+        Number of starts.
     created_at, started_at, finished_at : datetime
-        UTC; None where it has not happened.
+        UTC; None before it happens.
     device_id : str or None
         The device that must run it; None: any server does.
     revision : int
-        How often it has changed.
+        Number of changes.
     """
 
     id: str
@@ -84,15 +84,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Key:
-    """What a client calls its request, so that sending it again makes no second job.
+    """The name that a client gives its request, so that sending it again makes no second job.
 
     Parameters
     ----------
     name : str
     sha256 : str
-        Digest of what was asked for under that name.
+        Digest of the request under that name.
     caller : str
-        Whose name it is, by their token; empty where there are no tokens. Another caller's same name is another key.
+        Owner of the name, by token; empty where there are no tokens. The same name of another caller is another key.
     """
 
     name: str

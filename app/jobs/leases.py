@@ -12,22 +12,22 @@ from sqlalchemy.engine import Connection
 from conv_advisor.data.database.tables import JOBS
 
 BEAT_S: Final = 1.0
-"""How often, at least, whoever runs a job renews its lease."""
+"""Longest time between two renewals of a running job's lease."""
 _FEWEST_BEATS: Final = 10
-"""That must be missing before a job is another's, however short the leases of who looks are."""
+"""Renewals that must be missing before another runner takes a job, however short its own leases are."""
 
 
 class Leases:
-    """What a process has seen of the leases of running jobs, and for how long by its own steady clock.
+    """The leases of running jobs that a process has seen, and for how long by its own monotonic clock.
 
-    A lease ends by the database's clock. SQLite's is the clock of its host, which can be set: a lease that was given
-    while it was an hour ahead would outlive its owner by an hour. Every renewal changes the lease, so one that stays
-    the same has no owner, whatever its end says.
+    A lease ends by the database's clock. SQLite uses the clock of its host, which can be set: a lease from a time when
+    it was an hour ahead would outlive its owner by an hour. Every renewal changes the lease, so an unchanged one has no
+    owner, whatever its end says.
 
     Parameters
     ----------
     clock : callable () -> float
-        Seconds, never set; `time.monotonic`.
+        Seconds of a monotonic clock; `time.monotonic`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -36,9 +36,9 @@ class Leases:
         self._lock = threading.Lock()
 
     def stale(self, connection: Connection, lease_s: float) -> list[ColumnElement[bool]]:
-        """Look at the leases; for each that has not changed for a lease's length, what its row fulfils."""
-        wanted = select(JOBS.c.id, JOBS.c.attempt, JOBS.c.lease_ends_s).where(JOBS.c.lease_ends_s.is_not(None))
-        leases = [(row[0], row[1], row[2]) for row in connection.execute(wanted)]
+        """Read the leases; conditions for the rows whose lease has not changed for a lease's length."""
+        query = select(JOBS.c.id, JOBS.c.attempt, JOBS.c.lease_ends_s).where(JOBS.c.lease_ends_s.is_not(None))
+        leases = [(row[0], row[1], row[2]) for row in connection.execute(query)]
         longest_s = max(lease_s, BEAT_S * _FEWEST_BEATS)
         with self._lock:
             now_s = self._clock()

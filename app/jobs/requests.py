@@ -1,4 +1,4 @@
-"""What a job is asked to do: read at the border, kept with the job as plain JSON, and what that means to its runner."""
+"""Requests for jobs: read at the border, stored with the job as plain JSON, and read from there by its runner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from conv_advisor.models.upgrades.refresh import MOST_SHARE
 KEY_HEADER: Final = "Idempotency-Key"
 MAX_KEY_LENGTH: Final = 255
 MAX_PROBLEMS: Final = 100_000
-"""What one job may ask for: some forty times all networks in all precisions and layouts, weeks of measuring."""
+"""Most problems of one job: some forty times all networks in all precisions and layouts, weeks of measuring."""
 MAX_MEASURED_LAYERS: Final = 1_000
 _SAMPLES_BUDGET_MS: Final = 10_000.0
 """Device time for the samples of one variant of a long measurement."""
@@ -160,8 +160,8 @@ class JobRequest(RootModel[Annotated[AnyJob, Field(discriminator="kind")]]):
     )
 
 
-def key_of(name: str | None, asked: AnyJob, caller: str) -> Key | None:
-    """The key that a caller's request came with, and the hash of what it means, however it was written.
+def key_of(name: str | None, request: AnyJob, caller: str) -> Key | None:
+    """The key of a caller's request, with a hash of the request's meaning, independent of its spelling.
 
     Raises
     ------
@@ -172,40 +172,40 @@ def key_of(name: str | None, asked: AnyJob, caller: str) -> Key | None:
     if not re.fullmatch(rf"[\x21-\x7e]{{1,{MAX_KEY_LENGTH}}}", name):
         allowed = f"1 to {MAX_KEY_LENGTH} visible ASCII characters, such as a UUID"
         raise InvalidInput(KEY_HEADER, name, allowed)
-    meaning = json.dumps(asked.model_dump(mode="json"), sort_keys=True)
+    meaning = json.dumps(request.model_dump(mode="json"), sort_keys=True)
     return Key(name, hashlib.sha256(meaning.encode()).hexdigest(), caller)
 
 
-def kept_request(asked: AnyJob, device_id: str) -> dict[str, Any]:
-    """What is kept of a request, complete: nothing of it is decided anew when a job is taken up again.
+def kept_request(request: AnyJob, device_id: str) -> dict[str, Any]:
+    """The complete request as it is stored: a job that is resumed decides nothing anew.
 
     Raises
     ------
     InvalidInput, UnknownNetwork, UnknownVariant
-        What it asks for does not exist.
+        The request names something that does not exist.
     """
-    order = asked.model_dump(mode="json", exclude={"kind"}) | {"device": device_id}
-    if isinstance(asked, RetrainJob | CalibrateJob | RefreshJob):
+    order = request.model_dump(mode="json", exclude={"kind"}) | {"device": device_id}
+    if isinstance(request, RetrainJob | CalibrateJob | RefreshJob):
         return order
-    if isinstance(asked, MeasureJob):
-        order["layers"] = [_layer(each, asked.dtype, asked.layout) for each in asked.layers]
-    for name in asked.variants or ():
+    if isinstance(request, MeasureJob):
+        order["layers"] = [_layer(layer, request.dtype, request.layout) for layer in request.layers]
+    for name in request.variants or ():
         catalog.get(name)
-    count = len(problems_of(JobKind(asked.kind), order))
+    count = len(problems_of(JobKind(request.kind), order))
     if not 0 < count <= MAX_PROBLEMS:
         raise InvalidInput("networks", counted(count, "problem"), f"1 to {MAX_PROBLEMS} in one job")
-    return order | {"run_id": asked.run_id or f"{asked.kind}-{secrets.token_hex(8)}"}
+    return order | {"run_id": request.run_id or f"{request.kind}-{secrets.token_hex(8)}"}
 
 
 def problems_of(kind: JobKind, order: dict[str, Any]) -> list[ConvProblem]:
-    """The problems of a sweep or of a long measurement, each once, in the order in which they are measured."""
+    """The distinct problems of a sweep or of a long measurement, in the order in which they are measured."""
     if kind is JobKind.MEASURE:
         return list(dict.fromkeys(_problem(layer) for layer in order["layers"]))
-    dtypes, layouts = [DType(each) for each in order["dtypes"]], [Layout(each) for each in order["layouts"]]
-    found: dict[ConvProblem, None] = {}
+    dtypes, layouts = [DType(name) for name in order["dtypes"]], [Layout(name) for name in order["layouts"]]
+    problems: dict[ConvProblem, None] = {}
     for name in order["networks"]:
-        found |= dict.fromkeys(networks.problems(name, batches=order["batches"], dtypes=dtypes, layouts=layouts))
-    return [*found, *sample_problems(order["sampled"], order["seed"], dtypes=dtypes, layouts=layouts)]
+        problems |= dict.fromkeys(networks.problems(name, batches=order["batches"], dtypes=dtypes, layouts=layouts))
+    return [*problems, *sample_problems(order["sampled"], order["seed"], dtypes=dtypes, layouts=layouts)]
 
 
 def bench_options(kind: JobKind, order: dict[str, Any], workspace_limit_bytes: int) -> BenchOptions:
@@ -220,20 +220,20 @@ def bench_options(kind: JobKind, order: dict[str, Any], workspace_limit_bytes: i
 
 
 def problem_deadline_s(kind: JobKind, n_variants: int) -> float:
-    """How long the variants of one problem may take together."""
+    """Time that the variants of one problem may take together."""
     if kind is not JobKind.MEASURE:
         return _PROBLEM_DEADLINE_S
     return _PROBLEM_DEADLINE_S + 2 * n_variants * _SAMPLES_BUDGET_MS / 1e3
 
 
-def _layer(asked: str | LayerParameters, dtype: DType, layout: Layout) -> dict[str, Any]:
-    given = {"layer": asked} if isinstance(asked, str) else asked.given()
-    problem = problem_from({"dtype": dtype, "layout": layout} | given)
+def _layer(layer: str | LayerParameters, dtype: DType, layout: Layout) -> dict[str, Any]:
+    fields = {"layer": layer} if isinstance(layer, str) else layer.given()
+    problem = problem_from({"dtype": dtype, "layout": layout} | fields)
     return {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout}
 
 
-def _problem(kept: dict[str, Any]) -> ConvProblem:
-    """A layer as `_layer` keeps it, or as jobs from before did: by its fields."""
-    if "layer" not in kept:
-        return ConvProblem(**kept)
-    return ConvProblem.parse(kept["layer"], dtype=kept["dtype"], layout=kept["layout"])
+def _problem(stored: dict[str, Any]) -> ConvProblem:
+    """The problem of a layer as `_layer` stores it, or by its fields, as older jobs stored it."""
+    if "layer" not in stored:
+        return ConvProblem(**stored)
+    return ConvProblem.parse(stored["layer"], dtype=stored["dtype"], layout=stored["layout"])

@@ -1,4 +1,4 @@
-"""Runs jobs: takes one after the other from the database, renews its lease, and stops when it is cancelled or lost."""
+"""Runs jobs: claims one at a time from the database, renews its lease, and stops it if it is cancelled or lost."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, StoreEr
 log = logging.getLogger(__name__)
 
 LEASE_S: Final = 10.0
-"""How long after its server was killed a job waits for another."""
+"""How long a job of a killed server waits for another."""
 _BEATS_A_LEASE: Final = 10
 _POLL_S: Final = 1.0
-"""How long a job waits that another process has queued."""
+"""How long a job that another process has queued may wait."""
 _PROGRESS_EVERY_S: Final = 0.25
 _CLOSE_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a job: its result, and what it changes in the database as it ends."""
+    """The result of a job, and its effect on the database as it ends."""
 
     result: dict[str, Any]
     effect: Effect | None = None
 
 
 class Held:
-    """A job in the hands of a runner.
+    """A job that a runner holds.
 
     Parameters
     ----------
@@ -65,17 +65,17 @@ class Held:
         self._cancel: Callable[[], object] | None = None
 
     def note(self, fraction: float, message: str) -> None:
-        """Say how far it is; what comes sooner than can be read is left out."""
+        """Report progress; reports that come too fast to be read are skipped."""
         if time.monotonic() - self._noted_at >= _PROGRESS_EVERY_S:
             self._noted_at = time.monotonic()
             self._jobs.note_progress(self.job, fraction, message)
 
     def guard(self, connection: Connection) -> None:
-        """Let a transaction pass while the job is still held; see `Jobs.confirm`."""
+        """Let a transaction pass only while the job is still held; see `Jobs.confirm`."""
         self._jobs.confirm(self.job, connection)
 
     def check(self) -> None:
-        """Go on, or not.
+        """Raise if the job must stop.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class Held:
 
     @contextmanager
     def within(self, deadline_s: float, what_stays: str) -> Iterator[None]:
-        """Stop what runs for the job once so long has passed; the error says what stays of it.
+        """Stop the job's task after `deadline_s`; the error says what remains of it.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Held:
             timer.cancel()
 
     def run(self, engine: Engine, task: Callable[..., Any], *args: Any, deadline_s: float) -> Any:
-        """Run one task of the job on an engine and wait for it; it is stopped when the job is.
+        """Run one task of the job on an engine and wait for it; it is stopped with the job.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class Held:
         return future.result()
 
     def stop(self) -> None:
-        """Stop what runs for it."""
+        """Stop the job's task."""
         self.stopping.set()
         with self._lock:
             cancel = self._cancel
@@ -137,19 +137,19 @@ class Held:
 
 
 Work = Callable[[Held], Done]
-"""What a kind of job does, on the runner's thread."""
+"""The work of a kind of job, on the runner's thread."""
 
 
 class JobRunner:
-    """Runs jobs of some kinds one after the other.
+    """Runs jobs of some kinds, one after the other.
 
     Parameters
     ----------
     jobs : Jobs
     works : mapping of JobKind to Work
-        What it can do, and how.
+        The kinds that it can run, and their work.
     device_id : callable () -> str or None, optional
-        The device that it can offer now: jobs that must run on another are left to others.
+        The device that it can offer now; jobs of another device are left to other runners.
     lease_s : float
     on_finished : callable (job), optional
         Called on the runner's thread once a job is in a final state.
@@ -178,7 +178,7 @@ class JobRunner:
         self._thread = threading.Thread(target=self._loop, name=f"jobs {' '.join(works)}", daemon=True)
 
     def start(self) -> None:
-        """Begin: with what is queued, and with what a killed service has left once its lease ends."""
+        """Start, with queued jobs and with those of a killed service once their lease ends."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -186,7 +186,7 @@ class JobRunner:
         self._wake.set()
 
     def stop(self, job_id: str) -> None:
-        """Stop a job that was cancelled, if it runs here, without waiting for its next renewal."""
+        """Stop a cancelled job if it runs here, without waiting for its next renewal."""
         with self._lock:
             if self._held and self._held.job.id == job_id:
                 self._held.stop()
@@ -217,7 +217,7 @@ class JobRunner:
             self._wake.wait(_POLL_S)
 
     def _say_held_up(self, why: str) -> None:
-        """Log what keeps jobs waiting once, and once that it is over: a full disk has no room for a line a second."""
+        """Log once that jobs wait and why, and once that they go on: a full disk has no room for a line a second."""
         if why != self._held_up:
             self._held_up = why
             if why:
@@ -248,7 +248,7 @@ class JobRunner:
         try:
             done = self._works[job.kind](held)
             jobs.succeed(job, done.result, done.effect)
-        except (CancelledError, JobLost):  # cancelled or taken by another, who have said so; or this service stops
+        except (CancelledError, JobLost):  # cancelled or claimed by another, as recorded; or this service stops
             jobs.release(job)
         except WorkerKilled as error:
             jobs.release(job, f"attempt {job.attempt} was interrupted: {error}")
@@ -261,7 +261,7 @@ class JobRunner:
             jobs.fail(job, WorkerError(f"{type(unforeseen).__name__}: {unforeseen}"))
 
     def _keep(self, held: Held, is_done: threading.Event) -> None:
-        """Renew the lease until the job is done; stop the job where that cannot be done in time."""
+        """Renew the lease until the job is done; stop the job if the lease cannot be renewed in time."""
         renewed_at = time.monotonic()
         while not is_done.wait(min(self._lease_s / _BEATS_A_LEASE, BEAT_S)):
             try:
@@ -271,6 +271,6 @@ class JobRunner:
                 renewed_at = time.monotonic()
             except ConvAdvisorError as error:
                 log.warning("the lease of job %s cannot be renewed: %s", held.job.id, error)
-                if time.monotonic() - renewed_at >= self._lease_s:  # by now it may be another's
+                if time.monotonic() - renewed_at >= self._lease_s:  # another runner may have it by now
                     held.stop()
                     return

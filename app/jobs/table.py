@@ -1,4 +1,4 @@
-"""The table of jobs: rows of the database, leased to whoever runs them, taken up again when a lease ends."""
+"""The table of jobs: database rows, leased to their runners, and claimed again when a lease ends."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from conv_advisor.data.errors import ConvAdvisorError, KeyReused, StoreError, Un
 from conv_advisor.data.store import Store
 
 MAX_ATTEMPTS: Final = 3
-"""Attempts that may break off by themselves since one has kept something."""
+"""Attempts that may break off since an attempt last stored something."""
 _KEPT: Final = -1
-"""Interruptions of an attempt that has kept something: that it breaks off then makes none."""
+"""Interruption count of an attempt that has stored something: breaking off then raises it to 0."""
 _NO_KEY: Final = (None, None, "")
 _UNFINISHED: Final = (JobState.QUEUED, JobState.RUNNING)
 
 Effect = Callable[[Connection], None]
-"""What a job changes at its end, in the transaction that says it has succeeded."""
+"""A job's change to the database at its end, in the transaction that marks it as succeeded."""
 
 _IS_FREE: Final = or_(
     JOBS.c.state == JobState.QUEUED,
@@ -44,10 +44,10 @@ class Jobs:
 
     Notes
     -----
-    A running job is leased: its owner renews the lease, and who finds it ended, or not renewed for as long, takes the
-    job with the next attempt number. Every write of an owner names its attempt, so whoever still works on an earlier
-    one changes nothing; and what an attempt writes elsewhere in the database is written only where `confirm` passes in
-    the same transaction.
+    A running job is leased. Its owner renews the lease; a runner that finds the lease ended, or not renewed for as
+    long, claims the job with the next attempt number. Every write of an owner names its attempt, so the owner of an
+    earlier one changes nothing; and an attempt writes elsewhere in the database only where `confirm` passes in the same
+    transaction.
     """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,11 +68,11 @@ class Jobs:
         Raises
         ------
         KeyReused
-            Something else was asked for with this key.
+            The key was used for another request.
         StoreError
-            Also where it would be gone with this process.
+            Also if the job would be lost with this process.
         """
-        job_id = secrets.token_hex(16)  # which no command line takes for an option, nor a spreadsheet for a formula
+        job_id = secrets.token_hex(16)  # no command line reads it as an option, nor a spreadsheet as a formula
         name, sha256, caller = (key.name, key.sha256, key.caller) if key else _NO_KEY
         values: dict[str, Any] = {"id": job_id, "kind": kind, "state": JobState.QUEUED, "request": request}
         values |= {"message": message, "caller": caller}
@@ -85,14 +85,14 @@ class Jobs:
         try:
             with self._begin() as connection:
                 connection.execute(insert(JOBS).values(**values))
-                # In the same transaction: a runner may claim it as soon as this ends, and it was queued.
+                # In the same transaction: a runner may claim the job as soon as this ends; the answer says queued.
                 job = _job(connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one())
         except StoreError as error:
-            before = self.find(key) if key and isinstance(error.__cause__, IntegrityError) else None
-            if before is None:
+            existing = self.find(key) if key and isinstance(error.__cause__, IntegrityError) else None
+            if existing is None:
                 raise
-            return before
-        self._presence.check()  # else it is in a file that was deleted, and is gone with this process
+            return existing
+        self._presence.check()  # else the job is in a deleted file, and is lost with this process
         return job
 
     def find(self, key: Key) -> Job | None:
@@ -101,18 +101,18 @@ class Jobs:
         Raises
         ------
         KeyReused
-            Something else was asked for with it.
+            The key was used for another request.
         """
-        is_it = (JOBS.c.caller == key.caller, JOBS.c.idempotency_key == key.name)
+        has_key = (JOBS.c.caller == key.caller, JOBS.c.idempotency_key == key.name)
         with self._begin() as connection:
-            row = connection.execute(select(JOBS).where(*is_it)).one_or_none()
+            row = connection.execute(select(JOBS).where(*has_key)).one_or_none()
         if row is not None and row.request_sha256 != key.sha256:
             raise KeyReused(key.name)
         self._presence.check()
         return None if row is None else _job(row)
 
     def get(self, job_id: str) -> Job:
-        """The job of this id.
+        """The job with this id.
 
         Raises
         ------
@@ -134,35 +134,35 @@ class Jobs:
         ----------
         limit : int
         before : str, optional
-            Id of a job: only those that are older.
+            Id of a job: only older ones are listed.
         kind, state : optional
-            Only those of it.
+            Only jobs of this kind or state.
 
         Raises
         ------
         UnknownJob
             No job has that id.
         """
-        wanted = select(JOBS).order_by(JOBS.c.number.desc()).limit(limit)
+        query = select(JOBS).order_by(JOBS.c.number.desc()).limit(limit)
         if kind is not None:
-            wanted = wanted.where(JOBS.c.kind == kind)
+            query = query.where(JOBS.c.kind == kind)
         if state is not None:
-            wanted = wanted.where(JOBS.c.state == state)
+            query = query.where(JOBS.c.state == state)
         with self._begin() as connection:
             if before is not None:
                 number = connection.execute(select(JOBS.c.number).where(JOBS.c.id == before)).scalar_one_or_none()
                 if number is None:
                     raise UnknownJob(before)
-                wanted = wanted.where(JOBS.c.number < number)
-            rows = connection.execute(wanted).all()
+                query = query.where(JOBS.c.number < number)
+            rows = connection.execute(query).all()
         return tuple(_job(row) for row in rows)
 
     def count_unfinished(self, device_id: str | None = None) -> int:
-        """How many jobs that must run on a device are queued or running; without one, those that any server runs."""
+        """Number of queued or running jobs of a device; without a device, of those that any server can run."""
         with self._begin() as connection:
-            is_such = (JOBS.c.state.in_(_UNFINISHED), JOBS.c.device_id.is_not_distinct_from(device_id))
-            wanted = select(func.count()).select_from(JOBS).where(*is_such)
-            return int(connection.execute(wanted).scalar_one())
+            matches = (JOBS.c.state.in_(_UNFINISHED), JOBS.c.device_id.is_not_distinct_from(device_id))
+            query = select(func.count()).select_from(JOBS).where(*matches)
+            return int(connection.execute(query).scalar_one())
 
     def claim(
         self, owner: str, lease_s: float, *, kinds: Iterable[JobKind] = JobKind, device_id: str | None = None
@@ -172,37 +172,37 @@ class Jobs:
         Parameters
         ----------
         owner : str
-            Who takes it.
+            Who claims it.
         lease_s : float
-            For how long, unless it is renewed.
+            Length of the lease, unless it is renewed.
         kinds : iterable of JobKind
-            What the owner can do.
+            Kinds that the owner can run.
         device_id : str, optional
-            The owner's device: jobs that must run on another are left to others.
+            The owner's device; jobs of another device are left to other runners.
         """
         is_ours = or_(JOBS.c.device_id.is_(None), JOBS.c.device_id == device_id)
-        wanted = select(JOBS).where(JOBS.c.kind.in_(list(kinds)), is_ours).order_by(JOBS.c.number).limit(1)
+        query = select(JOBS).where(JOBS.c.kind.in_(list(kinds)), is_ours).order_by(JOBS.c.number).limit(1)
         while True:
             with self._begin() as connection:
                 is_free = or_(_IS_FREE, *self._leases.stale(connection, lease_s))
-                # SQLite knows no such lock: there the condition of the update decides between two that saw the same.
-                row = connection.execute(wanted.where(is_free).with_for_update(skip_locked=True)).one_or_none()
+                # SQLite has no such lock: there the condition of the update decides between two that read the same row.
+                row = connection.execute(query.where(is_free).with_for_update(skip_locked=True)).one_or_none()
                 if row is None:
                     return None
                 values = _taken(row, owner, lease_s)
                 is_unchanged = (JOBS.c.id == row.id, JOBS.c.attempt == row.attempt, is_free)
-                changed = connection.execute(update(JOBS).where(*is_unchanged).values(**values, **_REVISED)).rowcount
-            if changed:
+                n_changed = connection.execute(update(JOBS).where(*is_unchanged).values(**values, **_REVISED)).rowcount
+            if n_changed:
                 return self.get(row.id)
 
     def renew(self, job: Job, lease_s: float) -> bool:
-        """Prolong the lease of a running job; whether it is still its owner's."""
+        """Extend the lease of a running job; False if the job is no longer its owner's."""
         with self._begin() as connection:
             values = {"lease_ends_s": now_s() + lease_s}
             return bool(connection.execute(update(JOBS).where(*_is_held(job)).values(**values)).rowcount)
 
     def confirm(self, job: Job, connection: Connection) -> None:
-        """Let a transaction of an attempt pass, and note that the attempt has kept something.
+        """Let a transaction of an attempt pass, and note that the attempt has stored something.
 
         Nobody else can take or cancel the job until the transaction ends.
 
@@ -214,11 +214,11 @@ class Jobs:
             raise JobLost(job.id)
 
     def note_progress(self, job: Job, fraction: float, message: str) -> None:
-        """Say how far a running job is."""
+        """Store the progress of a running job."""
         self._change(job, progress=min(max(fraction, 0.0), 1.0), message=message)
 
     def succeed(self, job: Job, result: dict[str, Any], effect: Effect | None = None) -> None:
-        """End a running job with its result, and do what it changes, both or neither.
+        """End a running job with its result and apply its effect, both or neither.
 
         Raises
         ------
@@ -229,15 +229,15 @@ class Jobs:
             if effect:
                 effect(connection)
             values = {"state": JobState.SUCCEEDED, "progress": 1.0, "result": result}
-            ended = update(JOBS).where(*_is_held(job)).values(**values, **_ended(), **_REVISED)
-            connection.execute(ended)
+            statement = update(JOBS).where(*_is_held(job)).values(**values, **_ended(), **_REVISED)
+            connection.execute(statement)
 
     def fail(self, job: Job, error: ConvAdvisorError) -> None:
         """End a running job with its error."""
         self._change(job, state=JobState.FAILED, error=_problem(error), **_ended())
 
     def interrupt(self, job: Job, reason: ConvAdvisorError) -> None:
-        """Queue a job once more whose attempt broke off; fail it after `MAX_ATTEMPTS` that kept nothing."""
+        """Queue a job again after its attempt broke off; fail it after `MAX_ATTEMPTS` that stored nothing."""
         with self._begin() as connection:
             row = connection.execute(select(JOBS).where(*_is_held(job))).one_or_none()
             if row is not None:
@@ -245,11 +245,11 @@ class Jobs:
                 connection.execute(update(JOBS).where(*_is_held(job)).values(**values, **_REVISED))
 
     def release(self, job: Job, why: str = "the service was stopped") -> None:
-        """Queue a running job once more that was ended from outside; that is nothing against the job."""
+        """Queue a running job again that was stopped from outside; this does not count against the job."""
         self._change(job, state=JobState.QUEUED, progress=0.0, message=why, **_FREED)
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job that is not finished; the job as it then is. Who runs it learns it at the next renewal.
+        """Cancel an unfinished job and return it. Its runner learns of it at the next renewal.
 
         Raises
         ------
@@ -276,11 +276,11 @@ class Jobs:
 
 _REVISED: Final[dict[str, Any]] = {"revision": JOBS.c.revision + 1}
 _FREED: Final[dict[str, Any]] = {"owner": None, "lease_ends_s": None}
-_NAMES: Final = tuple(each.name for each in fields(Job))
+_NAMES: Final = tuple(field.name for field in fields(Job))
 
 
 def _check_id(job_id: str) -> None:
-    if "\0" in job_id:  # which no text of PostgreSQL holds
+    if "\0" in job_id:  # no text of PostgreSQL may contain it
         raise UnknownJob(job_id)
 
 
@@ -293,13 +293,13 @@ def _ended() -> dict[str, Any]:
 
 
 def _taken(row: Row[Any], owner: str, lease_s: float) -> dict[str, Any]:
-    """What a free job becomes in the hands of an owner; that a server was killed is nothing against its job."""
-    started = {"state": JobState.RUNNING, "attempt": JOBS.c.attempt + 1, "started_at": datetime.now(UTC)}
+    """Values of a free job after a claim; a killed server does not count against its job."""
+    values = {"state": JobState.RUNNING, "attempt": JOBS.c.attempt + 1, "started_at": datetime.now(UTC)}
     if row.state == JobState.RUNNING:
-        ended = f"attempt {row.attempt} was interrupted: its server {row.owner or ''} ended or lost the database"
-        started |= {"progress": 0.0, "message": ended}
+        message = f"attempt {row.attempt} was interrupted: its server {row.owner or ''} ended or lost the database"
+        values |= {"progress": 0.0, "message": message}
     interruptions = max(row.interruptions, 0)
-    return started | {"interruptions": interruptions, "owner": owner, "lease_ends_s": now_s() + lease_s}
+    return values | {"interruptions": interruptions, "owner": owner, "lease_ends_s": now_s() + lease_s}
 
 
 def _interrupted(row: Row[Any], reason: ConvAdvisorError) -> dict[str, Any]:
@@ -317,8 +317,8 @@ def _problem(error: ConvAdvisorError) -> dict[str, Any]:
 
 
 def _job(row: Row[Any]) -> Job:
-    found = {name: row._mapping[name] for name in _NAMES}
+    values = {name: row._mapping[name] for name in _NAMES}
     for name in ("created_at", "started_at", "finished_at"):
-        if found[name] is not None and found[name].tzinfo is None:  # SQLite keeps no time zone
-            found[name] = found[name].replace(tzinfo=UTC)
-    return Job(**(found | {"kind": JobKind(found["kind"]), "state": JobState(found["state"])}))
+        if values[name] is not None and values[name].tzinfo is None:  # SQLite stores no time zone
+            values[name] = values[name].replace(tzinfo=UTC)
+    return Job(**(values | {"kind": JobKind(values["kind"]), "state": JobState(values["state"])}))

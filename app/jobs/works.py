@@ -1,4 +1,4 @@
-"""What each kind of job does, and what it changes as it ends."""
+"""The work of each kind of job, and its effect as the job ends."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from conv_advisor.models.registry.shared import SharedModels
 from conv_advisor.models.retraining.retrain import Trained
 
 _MOST_NAMED: Final = 1_000
-"""Layers that regressed, of which a job's result names no more: those that are slower by most."""
+"""Most regressed layers that a job's result names: those with the largest slowdown."""
 
 
 def training(engine: Engine, models: SharedModels, settings: Settings) -> Work:
-    """Train in a worker; the tree is kept, and put in charge, in the transaction that says the job has succeeded."""
+    """Train in a worker; the transaction that marks the job as succeeded stores the tree and puts it in charge."""
     train = partial(tasks.train, settings.store_url, settings.models_home)
 
     def work(held: Held) -> Done:
-        found: Trained = held.run(engine, train, held.job.request, deadline_s=settings.job_deadline_s)
-        keep = partial(models.keep, model=found.model, in_charge=found.is_promoted)
-        return Done(found.result, keep)
+        trained: Trained = held.run(engine, train, held.job.request, deadline_s=settings.job_deadline_s)
+        keep = partial(models.keep, model=trained.model, in_charge=trained.is_promoted)
+        return Done(trained.result, keep)
 
     return work
 
 
 def measuring(engine: AnyEngine, device: Device, store: Store, settings: Settings) -> Work:
-    """Measure problems on the server's own device; rows join the store as they come, while the job is still held.
+    """Measure problems on the server's own device; each row joins the store at once, while the job is still held.
 
-    One that overruns its deadline has failed, and keeps what it has measured: another job with its run_id goes on.
+    A job that overruns its deadline fails but keeps its measurements: another job with its run_id continues.
     """
 
     def work(held: Held) -> Done:
         kind, order = held.job.kind, held.job.request
         problems = problems_of(kind, order)
-        variants = order["variants"] or [each.id for each in catalog.for_device_kind(device.kind)]
+        variants = order["variants"] or [variant.id for variant in catalog.for_device_kind(device.kind)]
         what_stays = f"what it has measured is kept, and a job with the run_id {order['run_id']} goes on"
         with held.within(settings.job_deadline_s, what_stays):
             sweep(
@@ -72,15 +72,15 @@ def measuring(engine: AnyEngine, device: Device, store: Store, settings: Setting
 def calibrating(
     engine: AnyEngine, device: Device, store: Store, models: SharedModels, registry: Registry, settings: Settings
 ) -> Work:
-    """Adapt the tree that the server's own device borrows; the tree is kept as one that was trained is.
+    """Adapt the tree that the server's own device borrows; it is stored as a trained tree is.
 
-    A job that is taken up again has its minutes anew, and measures nothing twice.
+    A resumed job gets its full minutes again, and measures nothing twice.
     """
 
     def work(held: Held) -> Done:
         order = held.job.request
         with held.within(settings.job_deadline_s, "what it has measured is kept, and another such job goes on"):
-            found = calibrate(
+            adapted = calibrate(
                 store.guarded(held.guard),
                 engine,
                 device,
@@ -91,10 +91,10 @@ def calibrating(
                 on_progress=held.note,
                 guard=held.check,
             )
-        if found.found is None:
-            raise NotEnoughData(f"{found.ended}: {found.missing}" if found.ended else found.missing)
-        result = found.to_dict(is_forced=order["force"])
-        return Done(result, partial(models.keep, model=found.found.model, in_charge=result["promoted"]))
+        if adapted.found is None:
+            raise NotEnoughData(f"{adapted.ended}: {adapted.missing}" if adapted.ended else adapted.missing)
+        result = adapted.to_dict(is_forced=order["force"])
+        return Done(result, partial(models.keep, model=adapted.found.model, in_charge=result["promoted"]))
 
     return work
 
@@ -108,15 +108,15 @@ def refreshing(
     registry: Registry,
     settings: Settings,
 ) -> Work:
-    """Measure again some of what is known of the server's own device; a tree that was repaired is kept as any is.
+    """Measure again some known times of the server's own device; a repaired tree is stored as any other is.
 
-    What predicts the rest runs in the trainer, as everything that loads scikit-learn.
+    The prediction of the rest runs in the trainer, as everything that loads scikit-learn.
     """
 
     def work(held: Held) -> Done:
         order = held.job.request
         with held.within(settings.job_deadline_s, "what it has measured is kept, and another such job goes on"):
-            found = refresh(
+            refreshed = refresh(
                 store.guarded(held.guard),
                 engine,
                 device,
@@ -129,12 +129,12 @@ def refreshing(
                 on_progress=held.note,
                 guard=held.check,
             )
-        if found.found is None:
-            raise NotEnoughData(f"{found.ended}: {found.missing}" if found.ended else found.missing)
-        result = found.to_dict(is_forced=order["force"], most=_MOST_NAMED)
-        if found.model is None:
+        if refreshed.found is None:
+            raise NotEnoughData(f"{refreshed.ended}: {refreshed.missing}" if refreshed.ended else refreshed.missing)
+        result = refreshed.to_dict(is_forced=order["force"], most=_MOST_NAMED)
+        if refreshed.model is None:
             return Done(result)
-        return Done(result, partial(models.keep, model=found.model, in_charge=result["promoted"]))
+        return Done(result, partial(models.keep, model=refreshed.model, in_charge=result["promoted"]))
 
     return work
 
@@ -145,7 +145,7 @@ def _tell(held: Held, done: int, total: int, doing: str) -> None:
 
 
 def _result(kind: JobKind, order: dict[str, Any], device: Device, store: Store, n_problems: int) -> dict[str, Any]:
-    """What the whole run has found, whichever attempts of the job have made it."""
+    """The results of the whole run, over all attempts of the job."""
     outcomes = store.outcomes(order["run_id"])
     result: dict[str, Any] = {"run_id": order["run_id"], "device": device.id, "problems": n_problems}
     result |= {"attempts": sum(outcomes.values()), "outcomes": outcomes}

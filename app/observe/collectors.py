@@ -1,4 +1,4 @@
-"""What is read when Prometheus asks: the workers, their queues, and the jobs."""
+"""Metrics that are read when Prometheus scrapes: the workers, their queues, and the jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNOPENED: Final = EngineState.STARTING
 
 
 class Workers(Collector):
-    """The process that owns the device, and the one that trains.
+    """State of the process that owns the device, and of the one that trains.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Workers(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus is told."""
+        """The metrics."""
         is_up = GaugeMetricFamily("conv_advisor_worker_up", "Whether the worker takes jobs", labels=("worker",))
         state = GaugeMetricFamily(
             "conv_advisor_worker_state", "1 for the state that the worker is in", labels=("worker", "state")
@@ -47,15 +47,15 @@ class Workers(Collector):
             queued.add_metric((name,), engine.queued if engine else 0)
             restarts.add_metric((name,), engine.restarts if engine else 0)
             current = engine.state if engine else _UNOPENED
-            for each in EngineState:
-                state.add_metric((name, each), float(each is current))
+            for label in EngineState:
+                state.add_metric((name, label), float(label is current))
         yield from (is_up, state, queued, restarts)
         limit = float(self._service.settings.max_queue)
         yield GaugeMetricFamily("conv_advisor_queue_limit", "Jobs that may wait for one worker", limit)
 
 
 class TokensFile(Collector):
-    """Whether the file of tokens says what it should.
+    """Whether the tokens file is valid.
 
     Parameters
     ----------
@@ -66,13 +66,13 @@ class TokensFile(Collector):
         self._keyring = keyring
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus is told."""
+        """The metrics."""
         is_well = self._keyring is None or self._keyring.problem() is None
         yield GaugeMetricFamily("conv_advisor_tokens_file_ok", "Whether the file of tokens can be used", float(is_well))
 
 
 class StoredJobs(Collector):
-    """The jobs of the database by their state; nothing while it cannot be read.
+    """The jobs of the database by state; no counts while it cannot be read.
 
     Parameters
     ----------
@@ -83,16 +83,16 @@ class StoredJobs(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus is told."""
-        found = GaugeMetricFamily("conv_advisor_jobs", "Jobs in the database by their state", labels=("state",))
+        """The metrics."""
+        jobs = GaugeMetricFamily("conv_advisor_jobs", "Jobs in the database by their state", labels=("state",))
         is_read, counts = True, {}
         try:
             counts = self._counts()
         except SQLAlchemyError:
             is_read = False
         for state in JobState if is_read else ():
-            found.add_metric((state,), counts.get(state, 0))
-        yield found
+            jobs.add_metric((state,), counts.get(state, 0))
+        yield jobs
         yield GaugeMetricFamily("conv_advisor_store_up", "Whether the database could be read", float(is_read))
 
     def _counts(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""How log lines look: for people, or one JSON object each for machines."""
+"""The form of log lines: text for people, or one JSON object per line for machines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pythonjsonlogger.json import JsonFormatter
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _RENAMED: Final = {"levelname": "level", "name": "logger"}
 _NOT_SHOWN: Final = (*RESERVED_ATTRS, "color_message")
-"""The last is uvicorn's message once more, with colours for a terminal."""
+"""The last is a copy of uvicorn's message, with colours for a terminal."""
 
 
 class StandardError(logging.StreamHandler[Any]):
-    """Writes to what standard error is now.
+    """Writes to the present standard error.
 
-    One that kept the stream of its beginning would write to a closed one where that is exchanged, and a thread that
-    logs would end by it: the error is printed to a stream that may be closed too.
+    A handler that kept its first stream would write to a closed one after an exchange. That would end a thread that
+    logs, because the error is printed to a stream that may be closed too.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -31,7 +31,7 @@ class StandardError(logging.StreamHandler[Any]):
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
-        with suppress(ValueError):  # closed since: whoever logs has other things to do
+        with suppress(ValueError):  # closed since: the thread that logs must go on
             super().handleError(record)
 
 
@@ -44,7 +44,7 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
         debug, info, warning or error.
     form : {'text', 'json'}
         As JSON each line has timestamp (RFC 3339, UTC), level, logger and message; those of ``app.access`` also method,
-        method, route (its template), status, ms and request_id.
+        route (its template), status, ms and request_id.
     """
     handler = StandardError()
     handler.setFormatter(formatter(form))
@@ -52,8 +52,8 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
 
 
 def formatter(form: Literal["text", "json"]) -> logging.Formatter:
-    """What makes a line of a record."""
+    """The formatter of this form."""
     if form == "text":
         return logging.Formatter(_TEXT)
-    shown = "%(levelname)s %(name)s %(message)s"
-    return JsonFormatter(shown, rename_fields=_RENAMED, timestamp=True, reserved_attrs=_NOT_SHOWN)
+    line = "%(levelname)s %(name)s %(message)s"
+    return JsonFormatter(line, rename_fields=_RENAMED, timestamp=True, reserved_attrs=_NOT_SHOWN)

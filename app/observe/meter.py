@@ -16,15 +16,15 @@ BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
-"""From a kept answer, which takes 50 microseconds, to the deadline of a convolution."""
+"""From a cached answer, which takes 50 microseconds, to the deadline of a convolution."""
 
 _CLASSES: Final = ("aborted", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
 class Meter(Collector):
-    """Requests by method, template of their route, and class of status.
+    """Counts requests by method, template of their route, and class of status.
 
-    Its labels have so many values and no more: every path that no route has is one, every other method too.
+    The number of label values is bounded: all paths without a route count as one, and so do all unknown methods.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Meter(Collector):
     Attributes
     ----------
     in_flight : int
-        Requests that are being answered; whoever answers them counts.
+        Requests in progress; `Border` counts them.
     """
 
     def __init__(self, templates: Templates) -> None:
@@ -59,7 +59,7 @@ class Meter(Collector):
         ----------
         scope : ASGI scope
         status : int
-            0 where nothing was answered.
+            0 where no answer was sent.
         elapsed_s : float
         """
         key = (scope["method"], self._templates.of(scope), status // 100)
@@ -70,5 +70,5 @@ class Meter(Collector):
         series.observe(elapsed_s)
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus is told."""
+        """The metrics."""
         return chain(self._durations.collect(), self._in_flight.collect())

@@ -1,4 +1,4 @@
-"""Everything that one application's GET /metrics tells, in a registry of its own."""
+"""All metrics of one application's GET /metrics, in a registry of their own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Metrics:
     Parameters
     ----------
     meter : Meter
-        Counts its requests.
+        Counts the requests.
     keyring : Keyring or None
     """
 
@@ -36,11 +36,11 @@ class Metrics:
         Info("conv_advisor", "The service", registry=self.registry).info({"version": version()})
 
     def watch(self, service: Service) -> None:
-        """Tell of a service too, from when it has started."""
+        """Also report the metrics of a service, once it has started."""
         for collector in (Workers(service), StoredJobs(service), LiveRegret(service)):
             self.registry.register(collector)
 
     def write(self, accept: str) -> tuple[bytes, str]:
-        """Every metric, in the form that whoever asks prefers, and its media type. Blocks: it asks the database."""
+        """Every metric in the client's preferred form, and its media type. Blocks, because it reads the database."""
         encode, media_type = choose_encoder(accept)
         return encode(self.registry), media_type

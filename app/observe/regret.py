@@ -1,4 +1,4 @@
-"""The live regret: what was measured since the service started, whoever measured it, against what its trees say."""
+"""The live regret: measurements of any origin since the service started, compared with the tree's predictions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROWS_AT_ONCE: Final = 2000
-"""Measurements that one look takes in; the next takes up the rest."""
+"""Measurements that one scrape reads; the next scrape reads the rest."""
 
 RATIO_BUCKETS: Final = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.11, 1.25, 1.5, 2.0, 4.0, 8.0)
 SLOWDOWN_BUCKETS: Final = (1.0, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 
 class LiveRegret(Collector):
-    """How far predictions are off, and what that costs.
+    """How far predictions are off, and what following them costs.
 
-    It reads what was added to the store, so that a sweep's measurements and another process's count too; several
-    processes on one store therefore tell the same, which is to be averaged, never added.
+    It reads all rows added to the store, so measurements of sweeps and of other processes count too. Several processes
+    on one store therefore report the same values: average them, never add them.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class LiveRegret(Collector):
         )
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus is told."""
+        """The metrics."""
         with self._lock:
             try:
                 self._learn()
@@ -80,16 +80,16 @@ class LiveRegret(Collector):
             by_device[device_id][of_columns(fields)].append((variant, time_ms))
         for device_id, measured in by_device.items():
             advisor = self._service.advisor(device_id)
-            if advisor.model is not None and advisor.loan is None:  # what is borrowed is no drift
+            if advisor.model is not None and advisor.loan is None:  # a borrowed tree being off is no drift
                 self._compare(device_id, measured)
 
     def _added(self) -> Sequence[Any]:
-        """Device, variant, time and layer of what was measured since the last look, in the order it was added."""
+        """Device, variant, time and layer of the rows added since the last scrape, in the order they were added."""
         newest = select(func.coalesce(func.max(MEASUREMENTS.c.id), 0))
         with self._service.store.engine.connect() as connection:
             last_id = connection.execute(newest).scalar_one()
             since_id = self._last_id or 0
-            wanted = (
+            query = (
                 select(MEASUREMENTS.c.id, MEASUREMENTS.c.device_id, MEASUREMENTS.c.variant, MEASUREMENTS.c.time_ms)
                 .add_columns(*COLUMNS)
                 .join(PROBLEMS, PROBLEMS.c.key == MEASUREMENTS.c.problem_key)
@@ -99,22 +99,22 @@ class LiveRegret(Collector):
                 .order_by(MEASUREMENTS.c.id)
                 .limit(ROWS_AT_ONCE)
             )
-            rows = connection.execute(wanted).all()
+            rows = connection.execute(query).all()
         self._last_id = rows[-1].id if len(rows) == ROWS_AT_ONCE else last_id
         return [row[1:] for row in rows]
 
     def _compare(self, device_id: str, measured: dict[ConvProblem, list[tuple[str, float]]]) -> None:
         advisor = self._service.advisor(device_id)
-        known = self._service.records.summaries(list(measured), device_id)
+        summaries = self._service.records.summaries(list(measured), device_id)
         for problem, times in measured.items():
             try:
                 predicted = {choice.variant: choice.time_ms for choice in advisor.advise(problem).ranking}
-            except ConvAdvisorError:  # nothing is predicted to run there
+            except ConvAdvisorError:  # no variant is predicted to run there
                 continue
             for variant, time_ms in times:
                 if variant in predicted:
                     self._ratios.labels(device_id, variant).observe(time_ms / predicted[variant])
-            times_ms = times_of(known.get(problem.key, {}))
+            times_ms = times_of(summaries.get(problem.key, {}))
             advised = next(iter(predicted))
             if advised in times_ms and len(times_ms) > 1:
                 self._slowdowns.labels(device_id).observe(times_ms[advised] / min(times_ms.values()))

@@ -1,4 +1,4 @@
-"""The name under which a request is counted and logged: its route's template, of which there are only so many."""
+"""The name of a request in metrics and logs: the template of its route, so that names are bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi.routing import iter_route_contexts
 from starlette.routing import BaseRoute, Mount, compile_path
 
 UNKNOWN: Final = "other"
-"""Every path that no route has."""
+"""The name of every path without a route."""
 
 METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"))
 
@@ -22,7 +22,7 @@ class Templates:
     Parameters
     ----------
     app : FastAPI
-        Its routes are looked at when the first request comes.
+        The application; its routes are read at the first request.
     """
 
     def __init__(self, app: FastAPI) -> None:
@@ -31,19 +31,19 @@ class Templates:
         self._patterns: list[tuple[re.Pattern[str], str]] = []
 
     def of(self, scope: MutableMapping[str, Any]) -> str:
-        """The template of a request's path, wherever it was answered."""
+        """The template of a request's path, whichever layer answered it."""
         plain = self._plain
         if plain is None:
             plain = self._look()
         path = scope["path"]
-        found = plain.get(path)
-        if found is None:
+        template = plain.get(path)
+        if template is None:
             route = scope.get("route")
-            found = route.path_format if route is not None else self._match(path)
-        return found
+            template = route.path_format if route is not None else self._match(path)
+        return template
 
     def _match(self, path: str) -> str:
-        """For what was answered before any routing, or by files."""
+        """The template of a request that was answered before routing, or by files."""
         return next((template for pattern, template in self._patterns if pattern.match(path)), UNKNOWN)
 
     def _look(self) -> dict[str, str]:
@@ -54,7 +54,7 @@ class Templates:
 
 
 def method_of(scope: MutableMapping[str, Any]) -> str:
-    """The method, if it is one of HTTP's own."""
+    """The method if HTTP defines it, else `UNKNOWN`."""
     method: str = scope["method"]
     return method if method in METHODS else UNKNOWN
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 OFF: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""Nothing is looked up for a request."""
+"""Does nothing for a request."""
 
 
 def provider(endpoint: str) -> TracerProvider:
-    """What makes spans and sends them to a collector in the background.
+    """A provider that makes spans and sends them to a collector in the background.
 
-    OpenTelemetry's own variables say the rest: OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS ...
+    OpenTelemetry's own variables set the rest: OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS ...
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def provider(endpoint: str) -> TracerProvider:
 
 
 def provider_of(exporter: SpanExporter) -> TracerProvider:
-    """What makes spans and gives them to this exporter in the background."""
+    """A provider that makes spans and passes them to this exporter in the background."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -46,14 +46,14 @@ def provider_of(exporter: SpanExporter) -> TracerProvider:
     resource = Resource.create({"service.version": version()})
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):  # no variable names it
         resource = resource.merge(Resource({"service.name": "conv-advisor"}))
-    made = TracerProvider(resource=resource, shutdown_on_exit=False)
-    made.add_span_processor(BatchSpanProcessor(exporter))
-    return made
+    tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    tracer_provider.add_span_processor(BatchSpanProcessor(exporter))
+    return tracer_provider
 
 
-def config(made: TracerProvider | None) -> TelemetryConfig:
-    """What `FastAPI` takes: spans of requests alone; metrics are Prometheus's, and logs have a place of their own."""
-    if made is None:
+def config(tracer_provider: TracerProvider | None) -> TelemetryConfig:
+    """Telemetry options of `FastAPI`: only spans of requests, since metrics and logs are handled elsewhere."""
+    if tracer_provider is None:
         return OFF
-    on: TelemetryConfig = {**OFF, "tracing": True, "tracer_provider": made, "operation_spans": False}
+    on: TelemetryConfig = {**OFF, "tracing": True, "tracer_provider": tracer_provider, "operation_spans": False}
     return on

@@ -1,4 +1,4 @@
-"""What is answered of a plan: JSON and comma-separated values."""
+"""Answers about plans: JSON and comma-separated values."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class PlansAnswer(TypedDict):
 
 
 def plan_answer(plan: Plan, batch: int) -> PlanAnswer:
-    """A plan with all that belongs to it."""
+    """A plan with all its fields."""
     return {
         "network": plan.network.name,
         "batch": batch,
@@ -112,9 +112,11 @@ def plan_answer(plan: Plan, batch: int) -> PlanAnswer:
         "conversions_ms": plan.conversions_ms,
         "workspace_bytes": plan.workspace_bytes,
         "n_convolutions": plan.n_convolutions,
-        "layers": [_layer(each) for each in plan.layers],
-        "conversions": [_conversion(each) for each in plan.conversions],
-        "left_out": [{"name": each.name, "kind": each.kind, "reason": each.reason} for each in plan.left_out],
+        "layers": [_layer(layer) for layer in plan.layers],
+        "conversions": [_conversion(conversion) for conversion in plan.conversions],
+        "left_out": [
+            {"name": operator.name, "kind": operator.kind, "reason": operator.reason} for operator in plan.left_out
+        ],
         "against": {
             "pytorch_default": _total(plan.rivals[Rival.PYTORCH_DEFAULT]),
             "pytorch_benchmark": _total(plan.rivals[Rival.PYTORCH_BENCHMARK]),
@@ -132,7 +134,7 @@ def plans_answer(plans: Mapping[int, Plan]) -> PlansAnswer:
 
 
 def plan_csv(plans: Mapping[int, Plan]) -> str:
-    """The layers of plans by batch, a line each."""
+    """The layers of plans by batch, one per line."""
     file = StringIO()
     writer = csv.DictWriter(file, PLAN_COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -141,12 +143,12 @@ def plan_csv(plans: Mapping[int, Plan]) -> str:
 
 
 def plan_rows(plans: Mapping[int, Plan]) -> Iterator[dict[str, Any]]:
-    """The layers of plans by batch, and what is left out of them; of `PLAN_COLUMNS` those that say something."""
+    """The layers of plans by batch, and the operators left out; each row has those of `PLAN_COLUMNS` that apply."""
     for batch, plan in plans.items():
         for layer in plan.layers:
             yield {"batch": batch, **_row(layer)}
-        for each in plan.left_out:
-            yield {"batch": batch, "names": each.name, "left_out": each.reason}
+        for operator in plan.left_out:
+            yield {"batch": batch, "names": operator.name, "left_out": operator.reason}
 
 
 PLAN_COLUMNS: Final = (

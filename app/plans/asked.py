@@ -1,4 +1,4 @@
-"""The network that is asked for: by its name, or as an ONNX model."""
+"""The network of a request: by its name, or as an ONNX model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from conv_advisor.models.planning.network import Network
 
 
 def network_from(model: str, *, batch: int, dtype: DType, dims: Mapping[str, int]) -> Network:
-    """A network by its name, or that of an ONNX file.
+    """A network by its name, or of an ONNX file.
 
     Parameters
     ----------
     model : str
-        ``resnet50`` and others whose layers ship; ``torchvision:<name>``, which is exported where torchvision is
+        ``resnet50`` and others whose layers ship; ``torchvision:<name>``, which is exported if torchvision is
         installed; or the path of a file.
     batch : int
     dtype : DType
@@ -50,7 +50,7 @@ def _file(path: str) -> bytes:
         with Path(path).open("rb") as file:
             body = file.read(MAX_MODEL_BYTES + 1)
     except (OSError, ValueError) as error:
-        if isinstance(error, FileNotFoundError) and Path(path).name.isidentifier():  # a name, and of no file
+        if isinstance(error, FileNotFoundError) and Path(path).name.isidentifier():  # a name, not a path
             raise UnknownNetwork(path, [name for name in names() if is_network(name)]) from None
         why = getattr(error, "strerror", None) or error
         allowed = f"an ONNX file, torchvision:<name>, or a network that `conv-advisor networks` lists ({why})"

@@ -1,4 +1,4 @@
-"""What follows each convolution of a model and can end in it: batch norm, bias, residual, activation."""
+"""The epilogue of each convolution of a model: batch norm, bias, residual and activation that can be fused to it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation, Epilogue
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A convolution and what ends in it.
+    """A convolution with its fused epilogue.
 
     Parameters
     ----------
     epilogue : Epilogue
         A batch norm counts as a bias: its scale goes into the weight.
     tensor : str
-        What all of it makes.
+        Output of the fused operator.
     residual : str
-        The tensor that is added; empty where none is.
+        The tensor that the epilogue adds; empty where there is none.
     places : tuple of int
-        The nodes that are fused into the convolution.
+        Indices of the nodes that are fused into the convolution.
     """
 
     epilogue: Epilogue
@@ -37,7 +37,7 @@ _Follower = tuple[Activation, str, tuple[int, ...]]
 
 
 class Epilogues:
-    """Finds what ends in a convolution, along tensors that nobody else reads.
+    """Finds the epilogue of a convolution, along tensors that have no other reader.
 
     Parameters
     ----------
@@ -48,59 +48,59 @@ class Epilogues:
         self._outline = outline
         self._nodes = outline.nodes
         self._readers: dict[str, list[int]] = {}
-        self._maker = {name: place for place, node in enumerate(outline.nodes) for name in node.outputs}
-        for place, node in enumerate(outline.nodes):
+        self._maker = {name: index for index, node in enumerate(outline.nodes) for name in node.outputs}
+        for index, node in enumerate(outline.nodes):
             for name in dict.fromkeys(node.inputs):
-                self._readers.setdefault(name, []).append(place)
+                self._readers.setdefault(name, []).append(index)
 
     def of(self, place: int) -> Fused:
-        """What ends in the convolution at a place among the nodes."""
+        """The fused form of the convolution at a place among the nodes."""
         conv = self._nodes[place]
-        found = Fused(Epilogue(bias=len(conv.inputs) > 2 and conv.inputs[2] != ""), conv.outputs[0])
+        fused = Fused(Epilogue(bias=len(conv.inputs) > 2 and conv.inputs[2] != ""), conv.outputs[0])
         for step in (self._norm, self._bias, self._residual):
-            found = step(found, place)
-        activation, tensor, places = self._activation(found.tensor)
+            fused = step(fused, place)
+        activation, tensor, places = self._activation(fused.tensor)
         return replace(
-            found,
-            epilogue=replace(found.epilogue, activation=activation),
+            fused,
+            epilogue=replace(fused.epilogue, activation=activation),
             tensor=tensor,
-            places=found.places + places,
+            places=fused.places + places,
         )
 
-    def _norm(self, found: Fused, _place: int) -> Fused:
-        """A batch norm for inference."""
-        place = self._only_reader(found.tensor)
+    def _norm(self, fused: Fused, _place: int) -> Fused:
+        """Fuse a batch norm for inference."""
+        place = self._only_reader(fused.tensor)
         if place is None:
-            return found
+            return fused
         node = self._nodes[place]
-        is_norm = node.kind == "BatchNormalization" and node.inputs[0] == found.tensor and len(node.outputs) == 1
+        is_norm = node.kind == "BatchNormalization" and node.inputs[0] == fused.tensor and len(node.outputs) == 1
         if not is_norm or any(node.numbers.get("training_mode", (0.0,))):
-            return found
-        return replace(found, epilogue=Epilogue(bias=True), tensor=node.outputs[0], places=(*found.places, place))
+            return fused
+        return replace(fused, epilogue=Epilogue(bias=True), tensor=node.outputs[0], places=(*fused.places, place))
 
-    def _bias(self, found: Fused, _place: int) -> Fused:
-        """A constant for each channel, added by a node of its own."""
-        for place, other in self._added(found.tensor):
-            dims, made = self._outline.weights.get(other), self._outline.shapes.get(found.tensor)
-            is_bias = dims is not None and made is not None and len(made) == 4 and len(dims) in (3, 4)
-            if is_bias and dims and made and dims[-3] == prod(size or 0 for size in dims) == made[1]:
+    def _bias(self, fused: Fused, _place: int) -> Fused:
+        """Fuse a constant for each channel that a separate node adds."""
+        for place, other in self._added(fused.tensor):
+            dims, output_dims = self._outline.weights.get(other), self._outline.shapes.get(fused.tensor)
+            is_bias = dims is not None and output_dims is not None and len(output_dims) == 4 and len(dims) in (3, 4)
+            if is_bias and dims and output_dims and dims[-3] == prod(size or 0 for size in dims) == output_dims[1]:
                 tensor = self._nodes[place].outputs[0]
-                return replace(found, epilogue=Epilogue(bias=True), tensor=tensor, places=(*found.places, place))
-        return found
+                return replace(fused, epilogue=Epilogue(bias=True), tensor=tensor, places=(*fused.places, place))
+        return fused
 
-    def _residual(self, found: Fused, conv: int) -> Fused:
-        """A tensor of the same shape, which is there before the convolution runs."""
-        for place, other in self._added(found.tensor):
+    def _residual(self, fused: Fused, conv: int) -> Fused:
+        """Fuse the addition of a tensor of the same shape that exists before the convolution runs."""
+        for place, other in self._added(fused.tensor):
             shapes = self._outline.shapes
-            is_same = shapes.get(other) == shapes.get(found.tensor) and None not in shapes.get(other, (None,))
+            is_same = shapes.get(other) == shapes.get(fused.tensor) and None not in shapes.get(other, (None,))
             if is_same and other not in self._outline.weights and self._maker.get(other, -1) < conv:
-                epilogue = replace(found.epilogue, residual=True)
+                epilogue = replace(fused.epilogue, residual=True)
                 tensor = self._nodes[place].outputs[0]
-                return Fused(epilogue, tensor, other, (*found.places, place))
-        return found
+                return Fused(epilogue, tensor, other, (*fused.places, place))
+        return fused
 
     def _added(self, tensor: str) -> Iterator[tuple[int, str]]:
-        """The addition that alone reads a tensor, and what it adds."""
+        """The addition that is the only reader of a tensor, and the other operand."""
         place = self._only_reader(tensor)
         if place is None:
             return
@@ -109,7 +109,7 @@ class Epilogues:
             yield place, node.inputs[1] if node.inputs[0] == tensor else node.inputs[0]
 
     def _activation(self, tensor: str) -> _Follower:
-        """The activation behind a tensor, what it makes, and its nodes."""
+        """The activation after a tensor, its output, and its nodes."""
         readers = self._inner_readers(tensor)
         if len(readers) == 1:
             node = self._nodes[readers[0]]
@@ -119,23 +119,23 @@ class Epilogues:
         return self._gate(tensor, readers) or self._gelu(tensor, readers) or (Activation.NONE, tensor, ())
 
     def _single(self, node: Node) -> Activation:
-        """What one node computes."""
+        """The activation that one node computes."""
         if node.kind in _SINGLE:
             return _SINGLE[node.kind]
         if node.kind == "LeakyRelu" and _is(node.numbers.get("alpha", (LEAKY_SLOPE,))[0], LEAKY_SLOPE):
             return Activation.LEAKY_RELU
         if node.kind == "Gelu":
-            how = node.words.get("approximate", "none")
-            return {"none": Activation.GELU, "tanh": Activation.GELU_TANH}.get(how, Activation.NONE)
+            approximation = node.words.get("approximate", "none")
+            return {"none": Activation.GELU, "tanh": Activation.GELU_TANH}.get(approximation, Activation.NONE)
         if node.kind == "Clip" and self._bounds(node) == (0.0, 6.0):
             return Activation.RELU6
         return Activation.NONE
 
     def _bounds(self, node: Node) -> tuple[float | None, float | None]:
-        """What a Clip clips to: by inputs, before opset 11 by attributes."""
-        given = [self._outline.scalars.get(name) for name in (*node.inputs[1:], "", "")[:2]]
+        """The bounds of a Clip: from inputs, before opset 11 from attributes."""
+        inputs = [self._outline.scalars.get(name) for name in (*node.inputs[1:], "", "")[:2]]
         least, most = (node.numbers.get(name, (None,))[0] for name in ("min", "max"))
-        return (least if given[0] is None else given[0], most if given[1] is None else given[1])
+        return (least if inputs[0] is None else inputs[0], most if inputs[1] is None else inputs[1])
 
     def _gate(self, tensor: str, readers: Sequence[int]) -> _Follower | None:
         """``x · sigmoid(x)``, or ``x · hardsigmoid(x)``, in two nodes."""
@@ -156,18 +156,18 @@ class Epilogues:
         """``x · (1 + erf(x / √2)) · ½``, in five nodes."""
         if len(readers) != 2:
             return None
-        places, at = [readers[0]], readers[0]
+        places, current = [readers[0]], readers[0]
         for kind, constant in _GELU:
-            node = self._nodes[at]
+            node = self._nodes[current]
             if node.kind != kind or not self._has(node, constant):
                 return None
             following = self._only_reader(node.outputs[0])
             if following is None:
                 return None
-            places.append(at := following)
-        product = self._nodes[at]
+            places.append(current := following)
+        product = self._nodes[current]
         last = self._only_reader(product.outputs[0])
-        if product.kind != "Mul" or tensor not in product.inputs or at != readers[1] or last is None:
+        if product.kind != "Mul" or tensor not in product.inputs or current != readers[1] or last is None:
             return None
         half = self._nodes[last]
         if half.kind != "Mul" or not self._has(half, 0.5):
@@ -175,7 +175,7 @@ class Epilogues:
         return Activation.GELU, half.outputs[0], (*places, last)
 
     def _has(self, node: Node, constant: float | None) -> bool:
-        """Whether one of a node's inputs is a constant; of None, it has none."""
+        """Whether one of a node's inputs is this constant; true for None."""
         return constant is None or any(_is(self._outline.scalars.get(name), constant) for name in node.inputs)
 
     def _only_reader(self, tensor: str) -> int | None:
@@ -183,7 +183,7 @@ class Epilogues:
         return readers[0] if len(readers) == 1 else None
 
     def _inner_readers(self, tensor: str) -> list[int]:
-        """Who reads a tensor; nobody that counts where it leaves the network too."""
+        """The nodes that read a tensor; none for an output of the network, which cannot be fused away."""
         return [] if tensor in self._outline.outputs else self._readers.get(tensor, [])
 
 
@@ -191,6 +191,6 @@ _SINGLE: Final = {"Relu": Activation.RELU, "Sigmoid": Activation.SIGMOID, "HardS
 _GELU: Final = (("Div", sqrt(2)), ("Erf", None), ("Add", 1.0))
 
 
-def _is(value: float | None, wanted: float) -> bool:
-    """Whether a constant of a model is meant: half precision rounds it."""
-    return value is not None and isclose(value, wanted, rel_tol=1e-3)
+def _is(value: float | None, expected: float) -> bool:
+    """Whether a constant of a model is the expected one, up to the rounding of half precision."""
+    return value is not None and isclose(value, expected, rel_tol=1e-3)

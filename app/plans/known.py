@@ -13,18 +13,18 @@ from conv_advisor.data.problem import DType
 from conv_advisor.models.planning.network import Network, Operator
 
 TORCHVISION: Final = "torchvision:"
-"""How names of torchvision's models begin."""
+"""Prefix of the names of torchvision's models."""
 _EVERYTHING: Final = "what all layers hand on"
 _BOUNDLESS_BYTES: Final = 2**60
-"""What a tensor has that nobody would convert."""
+"""Size that makes converting a tensor too expensive for any plan."""
 _IMAGE: Final = 224
-"""Rows and columns of what a model of torchvision is given."""
+"""Rows and columns of the input of a torchvision model."""
 
 
 def known_network(name: str, *, batch: int, dtype: DType) -> Network:
     """A network whose layers ship.
 
-    What hands its tensors to what is not known of it, so that all of it gets one layout.
+    How the layers are connected is not known, so one hub connects them all, and they get one layout.
 
     Raises
     ------
@@ -34,15 +34,15 @@ def known_network(name: str, *, batch: int, dtype: DType) -> Network:
     hub = Operator(_EVERYTHING, "", (), (_EVERYTHING,), takes_either=True)
     convolutions = [
         Operator(
-            name=f"{layer.source}, {place + 1} of {layer.count}" if layer.count > 1 else layer.source,
+            name=f"{layer.source}, {repetition + 1} of {layer.count}" if layer.count > 1 else layer.source,
             kind="Conv",
             reads=(_EVERYTHING,),
             writes=(),
             problem=replace(layer.problem, n=batch, dtype=dtype),
-            weight=f"{at}.{place}",
+            weight=f"{number}.{repetition}",
         )
-        for at, layer in enumerate(layers)
-        for place in range(layer.count)
+        for number, layer in enumerate(layers)
+        for repetition in range(layer.count)
     ]
     remark = "only the layers of this network are known, not their connections, so all are planned in one layout"
     return Network(name, (hub, *convolutions), {_EVERYTHING: _BOUNDLESS_BYTES}, remarks=(remark,))
@@ -64,8 +64,8 @@ def exported(name: str) -> bytes:
     if name not in torchvision.models.list_models(module=torchvision.models):
         raise InvalidInput("model", TORCHVISION + name, "a name that torchvision.models.list_models() has")
     model = torchvision.models.get_model(name, weights=None).eval()
-    written = BytesIO()
+    buffer = BytesIO()
     image = torch.zeros(1, 3, _IMAGE, _IMAGE)
     axes = {"x": {0: "batch"}}
-    torch.onnx.export(model, (image,), written, input_names=["x"], dynamic_axes=axes, dynamo=False)
-    return written.getvalue()
+    torch.onnx.export(model, (image,), buffer, input_names=["x"], dynamic_axes=axes, dynamo=False)
+    return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""From the outline of an ONNX model to a network; what shape inference says of a convolution is checked again."""
+"""From the outline of an ONNX model to a network; the inferred shapes of a convolution are checked again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EITHER: Final = frozenset(
         *("ThresholdedRelu", "Upsample", "Where", "InstanceNormalization", "Pad", "Concat", "Split", "Slice"),
     )
 )
-"""Kinds that run as fast in either layout: value by value, or on whole pixels or channels."""
+"""Kinds that run equally fast in either layout: they work on single values, or on whole pixels or channels."""
 _OTHERS: Final = {
     "ConvTranspose": "a transposed convolution: only forward convolutions are advised on",
     "ConvInteger": "a convolution of integers: only floating point is advised on",
@@ -42,9 +42,9 @@ def network_of(outline: Outline, name: str, dtype: DType) -> Network:
     ----------
     outline : Outline
     name : str
-        What the network is called.
+        Name of the network.
     dtype : DType
-        Which it is run in, whatever the model was written in.
+        Precision of the network, whatever the model is stored in.
     """
     operators = _fused(outline, dtype)
     n_bytes = {
@@ -53,30 +53,30 @@ def network_of(outline: Outline, name: str, dtype: DType) -> Network:
         for tensor in (*operator.reads, *operator.writes)
         if (dims := _known(outline.shapes.get(tensor))) and _has_layout(dims)
     }
-    inner = [Operator(each.name, each.kind, (), (), left_out=_INNER) for each in outline.inner]
+    inner = [Operator(node.name, node.kind, (), (), left_out=_INNER) for node in outline.inner]
     remarks = tuple(_remarks(outline, operators))
     return Network(name, (*operators, *inner), n_bytes, frozenset(outline.outputs), remarks)
 
 
 def _fused(outline: Outline, dtype: DType) -> list[Operator]:
-    """The operators of a model, without those that end in a convolution."""
+    """The operators of a model, without those fused into a convolution."""
     epilogues = Epilogues(outline)
-    found: dict[int, Operator] = {}
-    gone: set[int] = set()
+    operators: dict[int, Operator] = {}
+    fused_places: set[int] = set()
     for place, node in enumerate(outline.nodes):
-        if place in gone or node.kind == "Constant":
+        if place in fused_places or node.kind == "Constant":
             continue
-        operator = found[place] = _operator(node, outline, dtype)
+        operator = operators[place] = _operator(node, outline, dtype)
         if operator.problem is not None:
             fused = epilogues.of(place)
-            gone.update(fused.places)
-            found[place] = replace(
+            fused_places.update(fused.places)
+            operators[place] = replace(
                 operator,
                 problem=replace(operator.problem, epilogue=fused.epilogue),
                 reads=(*operator.reads, *filter(None, (fused.residual,))),
                 writes=(fused.tensor,),
             )
-    return list(found.values())
+    return list(operators.values())
 
 
 _INNER: Final = "it lies within a branch or a loop, and how often that runs is unknown"
@@ -92,12 +92,12 @@ def _operator(node: Node, outline: Outline, dtype: DType) -> Operator:
         problem, reason = _problem(node, outline, dtype), ""
     except (_NotOurs, InvalidProblem) as error:
         problem, reason = None, str(error)
-    # One that is left out is run by somebody, in either layout for all that is known.
+    # An operator that is left out still runs somewhere, possibly in either layout.
     return Operator(node.name, node.kind, node.inputs[:1], writes, problem, weight, problem is None, reason)
 
 
 class _NotOurs(Exception):
-    """A convolution cannot be advised on."""
+    """The advisor has no advice for this convolution."""
 
 
 def _problem(node: Node, outline: Outline, dtype: DType) -> ConvProblem:
@@ -133,9 +133,9 @@ def _problem(node: Node, outline: Outline, dtype: DType) -> ConvProblem:
     }
     fields: dict[str, Any] = sizes | _pads(node, sizes)
     problem = ConvProblem(**fields, dtype=dtype)
-    made = _known(outline.shapes.get(node.outputs[0])) if node.outputs else None
-    if made and made != problem.y_shape:
-        raise _NotOurs(f"it makes {_said(problem.y_shape)}, and the model's shapes say {_said(made)}")
+    inferred = _known(outline.shapes.get(node.outputs[0])) if node.outputs else None
+    if inferred and inferred != problem.y_shape:
+        raise _NotOurs(f"it makes {_said(problem.y_shape)}, and the model's shapes say {_said(inferred)}")
     return problem
 
 
@@ -143,45 +143,45 @@ def _shape(name: str, outline: Outline) -> tuple[int, ...]:
     dims = outline.weights.get(name) or outline.shapes.get(name)
     if dims is None:
         raise _NotOurs(f"the shape of {name!r} is unknown")
-    known = _known(dims)
-    if known is None:
+    sizes = _known(dims)
+    if sizes is None:
         raise _NotOurs(f"the shape of {name!r} depends on values: {_said(dims)}")
-    return known
+    return sizes
 
 
 def _pads(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Rows and columns of zeros, by the fields of a problem of these sizes."""
-    how, given = node.words.get("auto_pad", AutoPad.NOTSET), _integers(node, "pads", 4, 0)
-    meant = automatic_pads(how, sizes)
-    if meant is None:
-        return dict(zip(("pad_h", "pad_w", "pad_h_end", "pad_w_end"), given, strict=True))
-    if any(given):
-        raise InvalidProblem("pads", given, f"not together with auto_pad={how}")
-    return meant
+    """Rows and columns of zero padding, as fields of a problem of these sizes."""
+    mode, pads = node.words.get("auto_pad", AutoPad.NOTSET), _integers(node, "pads", 4, 0)
+    automatic = automatic_pads(mode, sizes)
+    if automatic is None:
+        return dict(zip(("pad_h", "pad_w", "pad_h_end", "pad_w_end"), pads, strict=True))
+    if any(pads):
+        raise InvalidProblem("pads", pads, f"not together with auto_pad={mode}")
+    return automatic
 
 
 def _integers(node: Node, name: str, count: int, default: int) -> tuple[int, ...]:
-    """An attribute of so many integers.
+    """An attribute of `count` integers.
 
     Raises
     ------
     InvalidProblem
     """
-    given = node.numbers.get(name, (default,) * count)
-    if name in node.words or len(given) != count or not all(float(value).is_integer() for value in given):
-        raise InvalidProblem(name, node.words.get(name, given), counted(count, "integer"))
-    return tuple(map(int, given))
+    values = node.numbers.get(name, (default,) * count)
+    if name in node.words or len(values) != count or not all(float(value).is_integer() for value in values):
+        raise InvalidProblem(name, node.words.get(name, values), counted(count, "integer"))
+    return tuple(map(int, values))
 
 
 def _known(dims: Dims | None) -> tuple[int, ...] | None:
     if dims is None:
         return None
-    known = tuple(size for size in dims if size is not None)
-    return known if len(known) == len(dims) else None
+    sizes = tuple(size for size in dims if size is not None)
+    return sizes if len(sizes) == len(dims) else None
 
 
 def _has_layout(dims: tuple[int, ...]) -> bool:
-    """Whether memory differs between the layouts: it does not where there is one channel, or one pixel."""
+    """Whether the layouts differ in memory: they do not with a single channel or a single pixel."""
     return len(dims) == 4 and dims[1] > 1 and dims[2] * dims[3] > 1
 
 
@@ -192,7 +192,7 @@ def _said(dims: Dims) -> str:
 def _remarks(outline: Outline, operators: Sequence[Operator]) -> Iterator[str]:
     if outline.written_batch is not None:
         yield f"the model was written for a batch of {outline.written_batch}, and its first dimension was changed"
-    shared = Counter(each.weight for each in operators if each.problem is not None)
+    shared = Counter(operator.weight for operator in operators if operator.problem is not None)
     for weight, count in _several(shared).items():
         yield f"weight {weight} is shared by {count} convolutions"
 

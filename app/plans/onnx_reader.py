@@ -1,8 +1,8 @@
-"""Reads an ONNX model in a process of its own, whose memory and time are limited: a model may be anybody's.
+"""Reads an ONNX model in a separate process with limited memory and time, because a model may be hostile.
 
-``python -m conv_advisor.app.plans.onnx_reader`` takes a line of JSON (`Request`) and then the model on standard input,
-and answers with MessagePack (`Read`), which unlike JSON has an infinity, on standard output. No file is opened: weights
-that lie outside the model stay there.
+``python -m conv_advisor.app.plans.onnx_reader`` reads a line of JSON (`Request`) and then the model from standard
+input, and writes MessagePack (`Read`), which unlike JSON has an infinity, to standard output. It opens no file: weights
+outside the model are not read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from conv_advisor.app.plans.outline import MAX_NODES, MAX_TENSORS, Dims, Fault, 
 CPU_S: Final = 10
 """CPU time that reading a model may take."""
 MEMORY_BYTES: Final = 3 * 2**30
-"""Address space beside what the model itself takes, which is held up to four times over."""
+"""Address space beside the model's own, which is held up to four times."""
 
 CONVOLUTIONS: Final = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv")
-"""A convolution, and its like."""
+"""Kinds of convolutions and similar operators."""
 _ASKED: Final = (*CONVOLUTIONS, "Clip", "LeakyRelu", "HardSigmoid", "Gelu", "BatchNormalization", "Concat", "Softmax")
-"""Kinds whose attributes a plan asks for."""
+"""Kinds whose attributes a plan needs."""
 _KEPT_VALUES: Final = 4096
-"""Weights with more values are left aside before shapes are inferred: what a shape is computed from has few."""
+"""Weights with more values are dropped before shapes are inferred: shapes are computed from few values."""
 _IMAGE_DIMS: Final = 4
 
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def limit(model_bytes: int) -> int:
-    """Limit this process, unless it is limited to less already; the address space that it may take from now on."""
+    """Limit this process, unless its limits are lower already; the address space that it may take from now on."""
     _lower(resource.RLIMIT_CPU, CPU_S, CPU_S + 1)
     _lower(resource.RLIMIT_CORE, 0, 0)
     room = MEMORY_BYTES + 4 * model_bytes
@@ -63,7 +63,7 @@ def limit(model_bytes: int) -> int:
 
 
 def _lower(kind: int, soft: int, hard: int) -> int:
-    """Set a limit, no higher than the hard one that there is, which nobody may raise; the soft limit from now on."""
+    """Set a limit, at most the present hard limit, which cannot be raised; the new soft limit."""
     most = resource.getrlimit(kind)[1]
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)
@@ -71,7 +71,7 @@ def _lower(kind: int, soft: int, hard: int) -> int:
     return soft
 
 
-def outline_of(body: bytes, asked: Request) -> Outline:
+def outline_of(body: bytes, request: Request) -> Outline:
     """The outline of a model.
 
     Raises
@@ -80,19 +80,19 @@ def outline_of(body: bytes, asked: Request) -> Outline:
     """
     model = _parsed(body)
     _check(model)
-    weights = {each.name: tuple(each.dims) for each in model.graph.initializer}
+    weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     scalars = dict(_scalars(model.graph))
-    written = _fix_inputs(model.graph, weights, asked)
+    written_batch = _fix_inputs(model.graph, weights, request)
     _lighten(model.graph)
     shapes = _inferred(model)
     return Outline(
-        nodes=tuple(_node(each, place) for place, each in enumerate(model.graph.node)),
+        nodes=tuple(_node(node, index) for index, node in enumerate(model.graph.node)),
         shapes=shapes,
         weights=weights,
         scalars=scalars,
         outputs=tuple(dict.fromkeys(_leaving(model.graph))),
-        inner=tuple(_node(each, 0) for each in _inner(model.graph) if each.op_type in CONVOLUTIONS),
-        written_batch=written if written != asked.batch else None,
+        inner=tuple(_node(node, 0) for node in _inner(model.graph) if node.op_type in CONVOLUTIONS),
+        written_batch=written_batch if written_batch != request.batch else None,
     )
 
 
@@ -111,17 +111,17 @@ def _parsed(body: bytes) -> Any:
 
 
 def _check(model: Any) -> None:
-    """See that a model is of a size, and of a kind, that is read."""
+    """Refuse a model of a size or kind that is not read."""
     if model.functions:
-        named = ", ".join(each.name for each in model.functions[:3])
-        raise Refused(f"functions {named}", "a model without functions of its own: have them inlined when exporting")
-    count = 0
+        names = ", ".join(function.name for function in model.functions[:3])
+        raise Refused(f"functions {names}", "a model without functions of its own: have them inlined when exporting")
+    n_nodes = 0
     for graph in _graphs(model.graph):
-        count += len(graph.node)
+        n_nodes += len(graph.node)
         n_tensors = len(graph.initializer) + len(graph.value_info) + len(graph.input) + len(graph.output)
         n_tensors += sum(len(node.output) for node in graph.node)
-        if count > MAX_NODES or n_tensors > MAX_TENSORS:
-            raise Refused(f"{count} nodes, {n_tensors} tensors", f"at most {MAX_NODES} nodes, {MAX_TENSORS} tensors")
+        if n_nodes > MAX_NODES or n_tensors > MAX_TENSORS:
+            raise Refused(f"{n_nodes} nodes, {n_tensors} tensors", f"at most {MAX_NODES} nodes, {MAX_TENSORS} tensors")
         if graph.sparse_initializer:
             raise Refused("a sparse weight", "dense weights")
         for tensor in (*graph.initializer, *_attribute_tensors(graph)):
@@ -133,7 +133,7 @@ def _check(model: Any) -> None:
 
 
 def _check_order(graph: Any) -> None:
-    """See that each tensor is made once, before it is read."""
+    """Refuse a graph in which a tensor is made twice, or read before it is made."""
     all_made = {name for node in graph.node for name in node.output if name}
     made: set[str] = set()
     for node in graph.node:
@@ -147,14 +147,14 @@ def _check_order(graph: Any) -> None:
 
 
 def _names(graph: Any) -> Iterator[str | bytes]:
-    """The names in a graph; protobuf gives one that is no UTF-8 as bytes."""
+    """The names in a graph; protobuf gives a name that is not UTF-8 as bytes."""
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (attribute.name for attribute in node.attribute)
-    for each in (*graph.initializer, *graph.input, *graph.output):
-        yield each.name
-    for given in graph.input:
-        yield from (dim.dim_param for dim in given.type.tensor_type.shape.dim)
+    for tensor in (*graph.initializer, *graph.input, *graph.output):
+        yield tensor.name
+    for graph_input in graph.input:
+        yield from (dim.dim_param for dim in graph_input.type.tensor_type.shape.dim)
 
 
 def _attribute_tensors(graph: Any) -> Iterator[Any]:
@@ -166,7 +166,7 @@ def _attribute_tensors(graph: Any) -> Iterator[Any]:
 
 
 def _check_tensor(tensor: Any) -> None:
-    """See that a weight lies in the model, or in a file beside it, which is never opened."""
+    """Refuse a weight that is neither in the model nor in a file beside it; such a file is never opened."""
     for entry in tensor.external_data:
         if entry.key == "location":
             path, windows = PurePosixPath(entry.value), PureWindowsPath(entry.value)
@@ -179,23 +179,23 @@ def _check_tensor(tensor: Any) -> None:
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
-    """A graph and all that lie within it."""
-    waiting = [graph]
-    while waiting:
-        found = waiting.pop()
-        yield found
-        for node in found.node:
+    """A graph and all graphs within it."""
+    remaining = [graph]
+    while remaining:
+        current = remaining.pop()
+        yield current
+        for node in current.node:
             for attribute in node.attribute:
                 if attribute.HasField("g"):
-                    waiting.append(attribute.g)
-                waiting.extend(attribute.graphs)
+                    remaining.append(attribute.g)
+                remaining.extend(attribute.graphs)
 
 
 def _inner(graph: Any) -> Iterator[Any]:
     graphs = _graphs(graph)
     next(graphs)
-    for found in graphs:
-        yield from found.node
+    for inner in graphs:
+        yield from inner.node
 
 
 def _leaving(graph: Any) -> Iterator[str]:
@@ -205,79 +205,79 @@ def _leaving(graph: Any) -> Iterator[str]:
         yield from node.input
 
 
-def _fix_inputs(graph: Any, weights: dict[str, Dims], asked: Request) -> int | None:
-    """Give each size of an input a number, the batch first; the batch that the model was written for.
+def _fix_inputs(graph: Any, weights: dict[str, Dims], request: Request) -> int | None:
+    """Set every size of the inputs, the batch first; the batch that the model was written for.
 
     Raises
     ------
     Refused
-        Nothing says how large a dimension is.
+        The size of a dimension is not known.
     """
-    known, written = dict(asked.dims), None
+    sizes, written_batch = dict(request.dims), None
     used: set[str] = set()
-    # Where a model is exported without its parameters, they are inputs, and begin with no batch.
+    # A model that was exported without its parameters has them as inputs, whose first dimension is no batch.
     parameters = {name for node in graph.node if node.op_type == "Conv" for name in node.input[1:]}
-    inputs = [each for each in graph.input if each.name not in weights]
-    for given in inputs:
-        dims = given.type.tensor_type.shape.dim
+    inputs = [graph_input for graph_input in graph.input if graph_input.name not in weights]
+    for graph_input in inputs:
+        dims = graph_input.type.tensor_type.shape.dim
         if dims and not dims[0].HasField("dim_value") and dims[0].dim_param:
-            known.setdefault(dims[0].dim_param, asked.batch)
-    for given in inputs:
-        dims = given.type.tensor_type.shape.dim
+            sizes.setdefault(dims[0].dim_param, request.batch)
+    for graph_input in inputs:
+        dims = graph_input.type.tensor_type.shape.dim
         for place, dim in enumerate(dims):
-            is_batch = place == 0 and given.name not in parameters
+            is_batch = place == 0 and graph_input.name not in parameters
             if dim.HasField("dim_value") and dim.dim_value > 0:
                 if is_batch and len(dims) == _IMAGE_DIMS:
-                    written = dim.dim_value
-                    dim.dim_value = asked.batch
+                    written_batch = dim.dim_value
+                    dim.dim_value = request.batch
                 continue
             used.add(dim.dim_param)
-            size = asked.batch if is_batch else known.get(dim.dim_param)
+            size = request.batch if is_batch else sizes.get(dim.dim_param)
             if size is None:
                 unnamed = f"of size {dim.dim_value}" if dim.HasField("dim_value") else "without a name"
                 named = repr(dim.dim_param) if dim.dim_param else unnamed
                 allowed = f"a size for it, such as {dim.dim_param or 'height'}=224"
                 if not dim.dim_param:
                     allowed = "a model whose dimensions have a size or a name"
-                raise Refused(f"dimension {place} of input {given.name!r}, {named}", allowed, "dims")
+                raise Refused(f"dimension {place} of input {graph_input.name!r}, {named}", allowed, "dims")
             dim.dim_value = size
-    for name in asked.dims.keys() - used:
-        found = ", ".join(sorted(filter(None, used))) or "no symbolic dimension"
-        raise Refused(name, f"a symbolic dimension of the model's inputs: {found}", "dims")
-    return written
+    for name in request.dims.keys() - used:
+        symbols = ", ".join(sorted(filter(None, used))) or "no symbolic dimension"
+        raise Refused(name, f"a symbolic dimension of the model's inputs: {symbols}", "dims")
+    return written_batch
 
 
 def _scalars(graph: Any) -> Iterator[tuple[str, float]]:
     from onnx import numpy_helper
 
-    held = [(each.name, each) for each in graph.initializer]
-    held += [
+    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
+    tensors += [
         (node.output[0], attribute.t)
         for node in graph.node
         if node.op_type == "Constant" and node.output
         for attribute in node.attribute
         if attribute.name == "value"
     ]
-    for name, tensor in held:
+    for name, tensor in tensors:
         if all(size == 1 for size in tensor.dims) and not tensor.external_data:
             try:
                 yield name, float(numpy_helper.to_array(tensor).reshape(()))
             except (KeyError, TypeError, ValueError):
-                continue  # a type that nobody knows, text, or a value that is not there: nothing follows from it
+                continue  # an unknown type, text, or a missing value: nothing depends on it
 
 
 def _lighten(graph: Any) -> None:
-    """Leave the values of large weights aside, and every shape that the file claims."""
+    """Drop the values of large weights, and every shape that the file claims."""
     for tensor in graph.initializer:
         if not _is_kept(tensor):
-            given = graph.input.add()
-            given.name = tensor.name
-            given.type.tensor_type.elem_type = tensor.data_type
+            graph_input = graph.input.add()
+            graph_input.name = tensor.name
+            graph_input.type.tensor_type.elem_type = tensor.data_type
             for size in tensor.dims:
-                given.type.tensor_type.shape.dim.add().dim_value = size
-    kept = [tensor for tensor in graph.initializer if _is_kept(tensor)]
+                graph_input.type.tensor_type.shape.dim.add().dim_value = size
+    light = [tensor for tensor in graph.initializer if _is_kept(tensor)]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(light)
     del graph.value_info[:]
     for result in graph.output:
         result.type.tensor_type.ClearField("shape")
@@ -288,25 +288,25 @@ def _is_kept(tensor: Any) -> bool:
 
 
 def _inferred(model: Any) -> dict[str, Dims]:
-    """The shapes of all tensors; values that shapes depend on are followed where those of convolutions need it."""
+    """The shapes of all tensors; values that shapes depend on are propagated only if those of convolutions need it."""
     from onnx import shape_inference
 
     body = model.SerializeToString()
-    wanted = {node.input[0] for node in model.graph.node if node.op_type in CONVOLUTIONS and node.input}
+    convolved = {node.input[0] for node in model.graph.node if node.op_type in CONVOLUTIONS and node.input}
     shapes: dict[str, Dims] = {}
     for follows_values in (False, True):
         try:
-            found = shape_inference.infer_shapes(body, data_prop=follows_values)
+            inferred = shape_inference.infer_shapes(body, data_prop=follows_values)
         except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
             if shapes:
                 break
             raise Refused(_first_line(error), "a model whose shapes can be inferred") from None
         shapes = {
-            each.name: _dims(each)
-            for each in (*found.graph.input, *found.graph.value_info, *found.graph.output)
-            if each.type.tensor_type.HasField("shape")
+            value.name: _dims(value)
+            for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)
+            if value.type.tensor_type.HasField("shape")
         }
-        if all(None not in shapes.get(name, (None,)) for name in wanted):
+        if all(None not in shapes.get(name, (None,)) for name in convolved):
             break
     return shapes
 

@@ -1,4 +1,4 @@
-"""What is read of a model: its nodes, the shapes of its tensors, and nothing of its weights but their sizes."""
+"""The outline of a model: its nodes, the shapes of its tensors, and only the sizes of its weights."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Final
 import msgspec
 
 MAX_NODES: Final = 20_000
-"""Nodes of a model: ten times those of the largest networks that are run."""
+"""Most nodes of a model: ten times those of the largest networks in use."""
 MAX_TENSORS: Final = 100_000
-"""Tensors that a model names."""
+"""Most tensors of a model."""
 
 Dims = tuple[int | None, ...]
 """A shape; None where a size is unknown."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What goes with a model: the batch, and sizes for its symbolic dimensions by their names."""
+    """Parameters beside a model: the batch, and the sizes of its symbolic dimensions by name."""
 
     batch: int
     dims: dict[str, int]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One operator, with those of its attributes that a plan asks for."""
+    """One operator, with the attributes that a plan needs."""
 
     name: str
     kind: str
@@ -41,17 +41,17 @@ class Outline(msgspec.Struct, frozen=True):
     ----------
     nodes : tuple of Node
     shapes : dict of str to Dims
-        Of inputs and of what nodes make, as shape inference has them: it checks little, so nothing of it is trusted.
+        Shapes of inputs and of nodes' outputs, from shape inference. It checks little, so none of them is trusted.
     weights : dict of str to Dims
-        Of tensors that the file holds.
+        Shapes of tensors that the file contains.
     scalars : dict of str to float
-        The values of those that are a single number.
+        Values of the tensors that are a single number.
     outputs : tuple of str
-        Tensors that the model answers, and those that its branches and loops read.
+        Outputs of the model, and tensors that its branches and loops read.
     inner : tuple of Node
-        Convolutions and their like within branches and loops.
+        Convolutions and similar operators within branches and loops.
     written_batch : int or None
-        The batch that the model was written for, where that is another than was asked for.
+        The batch that the model was written for, where the request has another.
     """
 
     nodes: tuple[Node, ...]
@@ -64,7 +64,7 @@ class Outline(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Why a model is refused, as `InvalidInput` has it."""
+    """Why a model is refused, with the fields of `InvalidInput`."""
 
     field: str
     value: str
@@ -72,7 +72,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What the reading process answers: one of both."""
+    """Answer of the reading process: either an outline or a fault."""
 
     outline: Outline | None = None
     fault: Fault | None = None

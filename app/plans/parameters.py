@@ -1,4 +1,4 @@
-"""What is asked of a plan beside the model."""
+"""Parameters of a plan beside the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType
 
 MAX_BATCHES: Final = 8
-"""Batches of one plan."""
+"""Most batches of one plan."""
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 
 
@@ -58,7 +58,7 @@ class NetworkParameters(PlanParameters):
 
 
 def batches_of(text: str) -> list[int]:
-    """Batches as they are written, ``1,8,32``.
+    """Batches from their text form, ``1,8,32``.
 
     Raises
     ------
@@ -71,16 +71,16 @@ def batches_of(text: str) -> list[int]:
 
 
 def dims_of(text: str) -> dict[str, int]:
-    """Sizes by name as they are written, ``height=224,width=224``.
+    """Sizes by name from their text form, ``height=224,width=224``.
 
     Raises
     ------
     InvalidInput
     """
-    found = {}
+    sizes = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         name, _, size = word.rpartition("=")
         if not name or not _NUMBER.fullmatch(size) or not int(size):
             raise InvalidInput("dims", word, "a name and a size, such as height=224")
-        found[name] = int(size)
-    return found
+        sizes[name] = int(size)
+    return sizes

@@ -1,4 +1,4 @@
-"""From a network to its plan, by what is known of a device."""
+"""From a network to its plan, with the trees and measurements of a device."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Plans = dict[int, Plan]
 """Plans by batch."""
 
 AT_ONCE: Final = 2
-"""Models that one process reads and plans at the same time."""
+"""Models that one process may read and plan at the same time."""
 MAX_DIFFERENT: Final = 5000
-"""Different convolutions that a request may have planned, over all its batches: the largest networks have hundreds."""
+"""Most different convolutions in one request, over all its batches: the largest networks have hundreds."""
 _PLANNERS: Final = BoundedSemaphore(AT_ONCE)
 
 
 def plan_network(known: Known, network: Network, limits: Limits, check: Callable[[], object] = lambda: None) -> Plan:
-    """Layout and variant of every convolution of a network, by one tree and what was measured.
+    """Layout and variant of every convolution of a network, by one tree and the measurements.
 
     Parameters
     ----------
@@ -65,40 +65,44 @@ def plan_network(known: Known, network: Network, limits: Limits, check: Callable
     return make_plan(network, checked, converter(advisor))
 
 
-def plan_known(service: Service, asked: NetworkParameters) -> Plans:
+def plan_known(service: Service, parameters: NetworkParameters) -> Plans:
     """Plans of a network whose layers ship.
 
     Raises
     ------
     UnknownNetwork, InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError, WorkerError
     """
-    return _plans(service, asked, lambda batch: known_network(asked.name, batch=batch, dtype=asked.dtype))
+    return _plans(
+        service, parameters, lambda batch: known_network(parameters.name, batch=batch, dtype=parameters.dtype)
+    )
 
 
-def plan_model(service: Service, body: bytes, asked: PlanParameters) -> Plans:
+def plan_model(service: Service, body: bytes, parameters: PlanParameters) -> Plans:
     """Plans of an ONNX model.
 
     Raises
     ------
     InvalidInput, NotInstalled, QueueFull, NoAdvice, UnknownDevice, ModelRejected, StoreError, WorkerError
     """
-    dims = dims_of(asked.dims)
+    dims = dims_of(parameters.dims)
     if not _PLANNERS.acquire(blocking=False):
         raise QueueFull(f"{AT_ONCE} models are being planned already")
     try:
         outline = partial(read_outline, body, dims=dims, check=service.check)
-        return _plans(service, asked, lambda batch: network_of(outline(batch=batch), asked.name, asked.dtype))
+        return _plans(
+            service, parameters, lambda batch: network_of(outline(batch=batch), parameters.name, parameters.dtype)
+        )
     finally:
         _PLANNERS.release()
 
 
-def _plans(service: Service, asked: PlanParameters, network: Callable[[int], Network]) -> Plans:
-    limits, batches, plans = Limits.of(asked, service), batches_of(asked.batches), {}
+def _plans(service: Service, parameters: PlanParameters, network: Callable[[int], Network]) -> Plans:
+    limits, batches, plans = Limits.of(parameters, service), batches_of(parameters.batches), {}
     for batch in batches:
         whole = network(batch)
-        count = len({each.problem for each in whole.convolutions})
+        count = len({operator.problem for operator in whole.convolutions})
         if count * len(batches) > MAX_DIFFERENT:
-            said = f"{count} different convolutions in {counted(len(batches), 'batch', 'batches')}"
-            raise InvalidInput("model", said, f"at most {MAX_DIFFERENT} over all batches")
+            text = f"{count} different convolutions in {counted(len(batches), 'batch', 'batches')}"
+            raise InvalidInput("model", text, f"at most {MAX_DIFFERENT} over all batches")
         plans[batch] = plan_network(service, whole, limits, service.check)
     return plans

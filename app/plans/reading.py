@@ -1,4 +1,4 @@
-"""From an ONNX model's bytes to its outline, by way of a process that a hostile model may take with it."""
+"""From an ONNX model's bytes to its outline, read in a process that a hostile model may bring down."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from conv_advisor.data.extras import require
 
 MAX_BATCH: Final = 2**16
 MAX_MODEL_BYTES: Final = 2**30
-"""Longest model; protobuf has none beyond 2 GiB."""
+"""Longest model; protobuf allows none beyond 2 GiB."""
 _PATIENCE_S: Final = 6 * onnx_reader.CPU_S
-"""For a reader that gets its CPU time on a busy machine; it ends by itself when that is spent."""
+"""Longest wait for a reader on a busy machine; a reader ends by itself once its CPU time is spent."""
 _CHECK_EVERY_S: Final = 0.25
 
 _NEEDED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
@@ -41,16 +41,16 @@ def read_outline(
     body : bytes
         A serialized ``ModelProto``.
     batch : int
-        Stands for the first dimension of its inputs.
+        First dimension of the inputs.
     dims : mapping of str to int
         Sizes of other symbolic dimensions by name.
     check : callable
-        Called now and then while the process reads; what it raises ends that.
+        Called now and then while the process reads; what it raises ends the reading.
 
     Raises
     ------
     InvalidInput
-        It is no model that can be read, or reading it takes too long or too much memory.
+        The body is no readable model, or reading it takes too long or too much memory.
     NotInstalled
     """
     require("onnx")
@@ -62,7 +62,7 @@ def read_outline(
     answer = _asked(head, body, check)
     if answer.fault is not None:
         raise InvalidInput(answer.fault.field, answer.fault.value, answer.fault.allowed)
-    assert answer.outline is not None  # noqa: S101 - it answers one of both
+    assert answer.outline is not None  # noqa: S101 - the reader answers one of both
     return answer.outline
 
 
@@ -70,8 +70,8 @@ def _asked(head: bytes, body: bytes | memoryview, check: Callable[[], object]) -
     allowed = (
         f"one that is read within {onnx_reader.CPU_S} s of CPU time and {onnx_reader.MEMORY_BYTES} bytes of memory"
     )
-    command = [sys.executable, "-P", "-m", onnx_reader.__name__]  # no module of the folder that it is called in
-    # What finds Python and its packages, and no secret. Libraries would take address space for threads, unasked.
+    command = [sys.executable, "-P", "-m", onnx_reader.__name__]  # imports no module from the working directory
+    # Only what Python needs to find its packages, and no secret. Thread pools of libraries would use up address space.
     environment = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     try:
@@ -84,7 +84,7 @@ def _asked(head: bytes, body: bytes | memoryview, check: Callable[[], object]) -
             try:
                 return msgspec.msgpack.decode(_answer(reader, check), type=Read)
             finally:
-                reader.kill()  # which has ended, unless it is given up
+                reader.kill()  # has ended already, unless it is given up
     except subprocess.TimeoutExpired:
         raise InvalidInput("model", f"{len(body)} bytes", allowed) from None
     except msgspec.MsgspecError:
@@ -94,7 +94,7 @@ def _asked(head: bytes, body: bytes | memoryview, check: Callable[[], object]) -
 
 
 def _file(*parts: bytes | memoryview) -> IO[bytes]:
-    """A file in memory, where the system has such: to write into a pipe is to wait for who reads it."""
+    """A file with these parts, in memory if the system can: writing to a pipe would wait for the reader."""
     in_memory = hasattr(os, "memfd_create")
     file = os.fdopen(os.memfd_create("model"), "w+b") if in_memory else TemporaryFile()  # noqa: SIM115 - callers close it
     file.writelines(parts)

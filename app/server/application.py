@@ -1,4 +1,4 @@
-"""FastAPI, with layers of plain ASGI around all that it does itself."""
+"""FastAPI, with plain ASGI layers around everything that it does itself."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from conv_advisor.data.errors import ConvAdvisorError
 
 
 class Application(FastAPI):
-    """An application whose `add_middleware` puts a layer around everything: telemetry and the handling of errors too.
+    """An application whose `add_middleware` puts a layer around everything, even telemetry and error handling.
 
-    FastAPI would put it within those, which take longer than an answer that is kept. What the layers pass on is
-    answered as ever.
+    FastAPI would put it inside those, which take longer than a cached answer. Requests that the layers pass on are
+    handled by FastAPI as usual.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -58,8 +58,8 @@ class Application(FastAPI):
 
 
 async def _send_in_brief(send: Send, message: Message) -> None:
-    """Send a message; that the application does not start for a reason that was foreseen has no traceback."""
-    error = sys.exception()  # which Starlette handles as it sends this
+    """Send a message; an application that cannot start for a foreseen reason reports it without a traceback."""
+    error = sys.exception()  # Starlette handles this error as it sends the message
     if message["type"] == "lifespan.startup.failed" and isinstance(error, ConvAdvisorError):
         message = {**message, "message": str(error)}
     await send(message)

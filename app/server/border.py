@@ -1,5 +1,5 @@
-"""What every request passes first, as pure ASGI: its host and origin, an id, headers of caution, the body's limit, the
-count and the access log."""
+"""The first layer of every request, as pure ASGI: it checks host, origin and body length, adds an id and
+security headers, counts, and writes the access log."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
-"""Headers that every answer has that does not give its own."""
+"""Headers of every answer that does not set its own."""
 _TLS_CAUTION: Final = (*CAUTION, (b"strict-transport-security", b"max-age=31536000"))
 _CAUTION_NAMES: Final = frozenset(name for name, _ in CAUTION)
 
 
 def caution(scheme: str | None) -> tuple[tuple[bytes, bytes], ...]:
-    """`CAUTION`, over TLS with what keeps browsers to it."""
+    """`CAUTION`, over TLS with the header that keeps browsers on it."""
     return _TLS_CAUTION if scheme == "https" else CAUTION
 
 
 class Border:
-    """Refuses what was sent to another name, by another site's page, or too long; marks and counts every answer.
+    """Refuses requests to another host name, from another site's page, or too long; marks and counts every answer.
 
     Parameters
     ----------
     app : ASGI application
     max_body_bytes : int
-        The longest body of any kind; JSON is held to `MAX_JSON_BYTES` besides.
+        Longest body of any kind; JSON is also limited to `MAX_JSON_BYTES`.
     templates : Templates
-        Name requests in the log.
+        Give the names of requests in the log.
     hosts : Hosts, optional
         Names that the service answers to; by default any.
     meter : Meter, optional
@@ -92,9 +92,9 @@ class Border:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = [pair for pair in scope["headers"] if pair[0] in _READ]
-        headers = dict(reversed(given))
-        repeated = _repeated(given) if len(headers) < len(given) else ""
+        checked = [pair for pair in scope["headers"] if pair[0] in _READ]
+        headers = dict(reversed(checked))
+        repeated = _repeated(checked) if len(headers) < len(checked) else ""
         if not repeated and b"&" in scope["query_string"] and scope["path"].startswith(_API):
             repeated = _repeated_parameter(scope["query_string"])
         request_id = _request_id(headers.get(b"x-request-id", b""))
@@ -105,12 +105,12 @@ class Border:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                given = message.get("headers", ())
-                names = [name for name, _ in given]
+                answer_headers = message.get("headers", ())
+                names = [name for name, _ in answer_headers]
                 added = all_caution
                 if not _CAUTION_NAMES.isdisjoint(names):
-                    added = tuple(each for each in added if each[0] not in names)
-                message["headers"] = [*given, (b"x-request-id", request_id), *added]
+                    added = tuple(pair for pair in added if pair[0] not in names)
+                message["headers"] = [*answer_headers, (b"x-request-id", request_id), *added]
             elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not message.get("more_body"):
                 await send({**message, "more_body": True})
                 await _linger(receive)
@@ -125,12 +125,12 @@ class Border:
                 await self._app(scope, receive, send_marked)
             else:
                 await self._check(scope, headers, repeated, receive, send_marked)
-        except asyncio.CancelledError:  # only a server that ends gives up work that nothing else has ended
+        except asyncio.CancelledError:  # only a server that shuts down cancels work that nothing else has ended
             if status:
                 raise
             await stopped(scope)(scope, receive, send_marked)
         except Exception:
-            if not status:  # what is around this application answers too, but without what every answer is marked with
+            if not status:  # outer layers answer too, but without the headers of every answer
                 await unforeseen(scope)(scope, receive, send_marked)
             raise
         finally:
@@ -149,42 +149,42 @@ class Border:
         await (refused or self._app)(scope, _counted(receive, limit), send)
 
     def _log(self, scope: Scope, status: int, elapsed_ms: float, request_id: str) -> None:
-        """One line: never a query, a header or a body, which may hold what is nobody else's business."""
+        """Write one line, without query, headers and body, which may hold private data."""
         route = self._templates.of(scope)
         fields = {"method": method_of(scope), "route": route, "status": status, "request_id": request_id}
-        said = fields["method"], route, status, elapsed_ms, request_id
-        log.info("%s %s %d %.1f ms %s", *said, extra=fields | {"ms": round(elapsed_ms, 3)})
+        values = fields["method"], route, status, elapsed_ms, request_id
+        log.info("%s %s %d %.1f ms %s", *values, extra=fields | {"ms": round(elapsed_ms, 3)})
 
     def _is_plain(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
-        """Whether nothing can be wrong with a request: it changes nothing, and says nothing of a body or where from."""
+        """Whether a request needs no further checks: it changes nothing, and has no body and no origin."""
         return len(headers) == 1 and scope["method"] in _SAFE and self._hosts.allow(headers.get(b"host", b""))
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes], limit: int, repeated: str) -> Response | None:
         if repeated:
-            said = f"the {repeated} is given more than once; allowed: once"
-            return refusal(scope, HTTPStatus.BAD_REQUEST, said, {"Connection": "close"})
+            detail = f"the {repeated} is given more than once; allowed: once"
+            return refusal(scope, HTTPStatus.BAD_REQUEST, detail, {"Connection": "close"})
         host = headers.get(b"host", b"")
         if not self._hosts.allow(host):
-            said = f"Host is {host[:120].decode('latin-1')!r}; allowed: {', '.join(self._hosts.names)}"
-            return refusal(scope, HTTPStatus.MISDIRECTED_REQUEST, said)
+            detail = f"Host is {host[:120].decode('latin-1')!r}; allowed: {', '.join(self._hosts.names)}"
+            return refusal(scope, HTTPStatus.MISDIRECTED_REQUEST, detail)
         if scope["method"] not in _SAFE:
             origin = foreign_origin(headers)
             if origin is not None:
                 return refusal(
                     scope, HTTPStatus.FORBIDDEN, f"the request comes from {origin[:120]}, not from this page"
                 )
-        refused = _body_refusal(headers, limit)
-        # The unread rest of the body must not be taken for the next request.
-        return refusal(scope, *refused, {"Connection": "close"}) if refused else None
+        problem = _body_refusal(headers, limit)
+        # The server must not read the rest of the body as the next request.
+        return refusal(scope, *problem, {"Connection": "close"}) if problem else None
 
     def _limit(self, headers: dict[bytes, bytes]) -> int:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         return min(self._max_body_bytes, MAX_JSON_BYTES) if kind == b"application/json" else self._max_body_bytes
 
 
-def _repeated(given: Sequence[tuple[bytes, bytes]]) -> str:
-    """The first header that may be given once and is given again: what is in front of the service may heed another."""
-    names = [name for name, _ in given if name in _SINGLE]
+def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """The first header that must not be repeated and is: a proxy in front may use another of its values."""
+    names = [name for name, _ in headers if name in _SINGLE]
     return next((f"header {name.decode()}" for name in names if names.count(name) > 1), "")
 
 
@@ -193,20 +193,20 @@ def _repeated_parameter(query: bytes) -> str:
     return name and f"parameter {name[:120]!r}"
 
 
-def _request_id(asked: bytes) -> bytes:
-    """The id that the client gave, if it may be one; else one that no other process gives."""
-    if asked and _REQUEST_ID.fullmatch(asked):
-        return asked
+def _request_id(client_id: bytes) -> bytes:
+    """The client's id, if it is valid; else one that no other process uses."""
+    if client_id and _REQUEST_ID.fullmatch(client_id):
+        return client_id
     return b"%b%08x" % (_PROCESS, next(_NUMBERS))
 
 
 def _body_refusal(headers: dict[bytes, bytes], limit: int) -> tuple[HTTPStatus, str] | None:
     encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
     if encoding != "identity":
-        # 100 MiB of zeros gzip to 102 KB: a compressed body says nothing of what it asks for.
+        # 100 MiB of zeros gzip to 102 KB: the length of a compressed body does not bound its content.
         return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding is {encoding!r}; allowed: identity"
     transfer = headers.get(b"transfer-encoding", b"chunked").decode("latin-1").strip().lower()
-    if transfer != "chunked":  # its bytes would be read as if they were the body itself
+    if transfer != "chunked":  # its bytes would be read as the body itself
         return HTTPStatus.NOT_IMPLEMENTED, f"Transfer-Encoding is {transfer[:40]!r}; allowed: chunked"
     length = headers.get(b"content-length", b"0").decode("latin-1")
     if not (length.isascii() and length.isdigit()):
@@ -217,7 +217,7 @@ def _body_refusal(headers: dict[bytes, bytes], limit: int) -> tuple[HTTPStatus, 
 
 
 async def _linger(receive: Receive) -> None:
-    """Throw away what still comes, for a while: a connection closed over unread bytes takes the answer with it."""
+    """Discard what still arrives, for a while: closing a connection with unread bytes would lose the answer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LINGER_S):
             while (await receive()).get("more_body"):

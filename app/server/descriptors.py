@@ -1,4 +1,4 @@
-"""How many files and sockets a server may have open, seen to before it starts: with too few it would answer nobody."""
+"""The limit of open files and sockets, raised before a server starts: with too few it could answer nobody."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Final
 from conv_advisor.data.errors import InvalidInput
 
 LEAST: Final = 256
-"""A quarter is the server's own (`patience.most_connections`). Under 70 clients that plan, measure, queue jobs and read
-at once it had 57 open on two cores: 23 of the store, 21 pipes of workers and of readers of models, and the rest."""
+"""A quarter is for the server itself (`patience.most_connections`). Under 70 clients that plan, measure, queue jobs and
+read at once it had 57 open on two cores: 23 of the store, 21 pipes of workers and model readers, and the rest."""
 _USUAL: Final = 1024
-"""What a system gives where nobody says otherwise."""
+"""A common default of operating systems."""
 
 
 def ensure_descriptors() -> None:
-    """Raise the soft limit to a usual one where it is too low and may be raised.
+    """Raise the soft limit to a common one if it is too low and may be raised.
 
     Raises
     ------
     InvalidInput
-        It may not.
+        The limit is too low and must not be raised.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= LEAST:

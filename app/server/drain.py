@@ -1,4 +1,4 @@
-"""uvicorn with a shutdown that drops no request: it stops accepting, and answers what was accepted."""
+"""uvicorn with a shutdown that drops no request: it stops accepting, and answers every accepted request."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LAST_REQUESTS_S: Final = 1.0
-"""For how long a connection that is idle may still send a request: it is answered, and told that it is the last."""
+"""How long an idle connection may still send a request, which is answered as the connection's last."""
 _LEAST_S: Final = 0.1
-"""For those that begin: between the two is waited for as long as there are connections."""
+"""Least wait for connections that begin; from then to `LAST_REQUESTS_S` the server waits while any are open."""
 LAST_WORK_S: Final = 5.0
-"""For how long work goes on after that; then what is not done is answered with 503."""
+"""How long work may go on after that; unfinished work is then answered with 503."""
 HANDSHAKE_S: Final = 5.0
-"""For TLS to begin: until then a connection is none that `Patience` knows."""
+"""Time limit of the TLS handshake: `Patience` does not know a connection before."""
 _LAST_ANSWERS_S: Final = 3.0
-"""For sending those; together less than the ten seconds that container engines wait."""
+"""Time to send those answers; all together less than the ten seconds that container engines wait."""
 _LOOK_AGAIN_S: Final = 0.01
 _ALLOCATIONS: Final = 20_000
-"""Between two collections of garbage: a list of layers makes thousands of objects, and none that refers to itself."""
+"""Allocations between two garbage collections: a list of layers makes thousands of objects, none in a cycle."""
 
 _SO_ATTACH_FILTER: Final = 26
 _SYN: Final = 0x02
@@ -55,15 +55,15 @@ class _Program(ctypes.Structure):
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but that its shutdown closes no socket which a client may just have written to.
+    """uvicorn with a shutdown that closes no socket to which a client may just have written.
 
     Parameters
     ----------
     config : uvicorn.Config
     on_stop : callable ()
-        Called when it is told to end: the service is ready for nothing more.
+        Called when the shutdown begins: the service is no longer ready.
     on_late : callable ()
-        Called `LAST_WORK_S` later, on a thread: whatever still runs is given up, with an answer that says so.
+        Called `LAST_WORK_S` later, on a thread: it gives up all running work, whose answers say so.
     """
 
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], on_late: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
         self._on_late = on_late
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and let the garbage collector pass over what is there from now on: that takes 50 ms at a time."""
+        """Start, and exempt the present objects from garbage collection, which takes 50 ms at a time."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
         gc.set_threshold(_ALLOCATIONS)
 
     async def _listen(self) -> asyncio.Server:
-        """Listen as uvicorn does, but that a client has `HANDSHAKE_S` to begin TLS, and not a minute."""
+        """Listen as uvicorn does, but with `HANDSHAKE_S` for the TLS handshake instead of a minute."""
         config, loop = self.config, asyncio.get_running_loop()
         protocol: Any = config.http_protocol_class
         make = partial(protocol, config=config, server_state=self.server_state, app_state=self.lifespan.state)
@@ -104,16 +104,16 @@ class Server(uvicorn.Server):
         return f"{taken}: --port, or CONV_ADVISOR_PORT, names another, and 0 takes any that is free"
 
     async def on_tick(self, counter: int) -> bool:
-        """Once a second, end what has waited too long for its client; uvicorn ticks ten times."""
+        """Once a second, close connections whose clients took too long; uvicorn ticks ten times a second."""
         if counter % 10 == 0:
             self._patience.give_up()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer what was accepted, within `LAST_REQUESTS_S`, `LAST_WORK_S` and a little more."""
+        """Answer every accepted request, within `LAST_REQUESTS_S`, `LAST_WORK_S` and a little more."""
         self._on_stop()
-        for each in [*(sockets or []), *(each for server in self.servers for each in server.sockets)]:
-            refuse_new(each.fileno())
+        for listener in [*(sockets or []), *(opened for server in self.servers for opened in server.sockets)]:
+            refuse_new(listener.fileno())
         self._announce_end()
         await asyncio.sleep(_LEAST_S)
         with suppress(TimeoutError):
@@ -125,7 +125,7 @@ class Server(uvicorn.Server):
         late.cancel()
 
     def _announce_end(self) -> None:
-        """Let every answer that has not begun say that its connection closes."""
+        """Make every answer that has not begun close its connection."""
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         for connection in self.server_state.connections:
             cycle: Any = getattr(connection, "cycle", None)
@@ -146,12 +146,12 @@ def run(app: FastAPI, **options: Any) -> None:
     app : FastAPI
         As `app.main.create_app` makes it.
     **options
-        As `uvicorn.Config` takes them.
+        Options of `uvicorn.Config`.
     """
     grace_s = int(LAST_WORK_S + _LAST_ANSWERS_S)
     config = uvicorn.Config(app, http=Protocol, ws="none", timeout_graceful_shutdown=grace_s, **options)
 
-    def on_stop() -> None:  # the service is made when the server has started
+    def on_stop() -> None:  # the service exists once the server has started
         app.state.service.stop_soon()
 
     def on_late() -> None:
@@ -165,33 +165,33 @@ def run(app: FastAPI, **options: Any) -> None:
 
 
 def refuse_new(descriptor: int) -> bool:
-    """Let no more connections begin on a listening TCP socket, while those that have begun can still be accepted.
+    """Let no new connection begin on a listening TCP socket; those that have begun can still be accepted.
 
     Returns
     -------
     bool
-        Whether the system can do that: Linux. Elsewhere a connection that is opened in the last moment may be reset.
+        Whether the system supports this: only Linux. Elsewhere a connection of the last moment may be reset.
 
     Notes
     -----
-    Closing the socket resets connections that were established but not accepted yet, with the requests in them. So a
-    filter of the socket drops their first packet, SYN, alone: their clients try again, and find the socket closed.
+    Closing the socket would reset connections that are established but not accepted yet, with the requests in them. So
+    a socket filter drops only the first packet, SYN, of new ones: their clients retry, and find the socket closed.
     Source: Linux, Documentation/networking/filter.rst.
     """
     if sys.platform != "linux":
         return False
     instructions = (_Instruction * 4)(
-        _Instruction(_LOAD_FLAGS, 0, 0, 13),  # of the TCP header
+        _Instruction(_LOAD_FLAGS, 0, 0, 13),  # offset in the TCP header
         _Instruction(_IF_SET, 0, 1, _SYN),
         _Instruction(_RETURN, 0, 0, _DROP),
         _Instruction(_RETURN, 0, 0, _KEEP),
     )
     program = _Program(len(instructions), ctypes.addressof(instructions))
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as same:
-            if same.family not in (socket.AF_INET, socket.AF_INET6):
+        with socket.socket(fileno=os.dup(descriptor)) as duplicate:
+            if duplicate.family not in (socket.AF_INET, socket.AF_INET6):
                 return False
-            same.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
+            duplicate.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
     except OSError as error:
         log.info("connections that begin now may be reset: %s", error)
         return False

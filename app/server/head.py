@@ -1,4 +1,4 @@
-"""HEAD of whatever GET answers: the same status and headers, without the body."""
+"""HEAD for everything that GET answers: the same status and headers, without the body."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Head:
-    """Answers HEAD as GET does and keeps the body to itself; passes on all else.
+    """Answers HEAD as GET does, without the body; passes on all other requests.
 
-    An answer that is streamed, such as a job's events, ends with its headers.
+    A streamed answer, such as a job's events, ends after its headers.
 
     Parameters
     ----------
@@ -27,13 +27,13 @@ class Head:
         async def send_headers(message: Message) -> None:
             nonlocal is_sent
             if message["type"] == "http.response.start":
-                scope["method"] = "HEAD"  # by which a server knows that no body follows
+                scope["method"] = "HEAD"  # tells the server that no body follows
                 await send(message)
             elif not is_sent:
                 is_sent = True
                 await send({"type": "http.response.body", "body": b""})
 
-        # In the scope itself: what is around this reads the route that is found.
+        # In the scope itself, because outer layers read the route that was found.
         scope["method"] = "GET"
         try:
             await self._app(scope, receive, send_headers)

@@ -51,7 +51,7 @@ TAGS: Final = [
     {"name": "observability", "description": "Counters and histograms for Prometheus."},
     {"name": "errors", "description": "What each type of problem document means."},
 ]
-"""What the routes of a tag are for, in the order in which documentation shows them."""
+"""Descriptions of the tags, in the order in which the documentation shows them."""
 _SECURITY: Final = {
     "token": {
         "type": "http",
@@ -70,26 +70,26 @@ _METHODS: Final = frozenset(("get", "put", "post", "delete", "patch"))
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of an operation, which generated clients call their function: its endpoint's own.
+    """The id of an operation, from which generated clients name its function: the name of its endpoint.
 
-    A path that names the version of a model is the same endpoint again.
+    A path with the version of a model has the same endpoint.
     """
     return f"{route.name}_version" if "{version}" in route.path else route.name
 
 
 def summary_of(description: str) -> str:
-    """What an operation is, in the words with which its description begins."""
+    """The summary of an operation: the beginning of its description, up to the first colon, semicolon or full stop."""
     return re.split(r"[:;.](?:\s|$)", description, maxsplit=1)[0]
 
 
 def install(app: FastAPI, *, needs_token: bool) -> None:
-    """Add the schemas that no route declares by itself, the scopes, and the refusals that any request may meet."""
+    """Add the schemas that no route declares, the scopes, and the refusals that apply to any request."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = generate()
-        _, more = models_json_schema([(model, "validation") for model in _MODELS], ref_template=REFERENCE)
-        document.setdefault("components", {}).setdefault("schemas", {}).update(more["$defs"])
+        _, extra_schemas = models_json_schema([(model, "validation") for model in _MODELS], ref_template=REFERENCE)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(extra_schemas["$defs"])
         document["components"]["securitySchemes"] = _SECURITY
         for path, operations in document["paths"].items():
             for method in _METHODS & set(operations):
@@ -102,15 +102,15 @@ def install(app: FastAPI, *, needs_token: bool) -> None:
 
 
 def _guard(operation: dict[str, Any], scope: Scope | None, *, needs_token: bool) -> None:
-    """Say which scope an operation needs, and how it refuses."""
+    """Add the scope that an operation needs, and its refusals."""
     refusals = [HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS]
     if scope is None:
         operation["security"] = []
     else:
-        either: list[dict[str, list[str]]] = [{name: [scope.value]} for name in _SECURITY]
-        operation["security"] = either if needs_token else [*either, {}]
+        schemes: list[dict[str, list[str]]] = [{name: [scope.value]} for name in _SECURITY]
+        operation["security"] = schemes if needs_token else [*schemes, {}]
         refusals.append(HTTPStatus.UNAUTHORIZED)
     for status in refusals:
         content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-        described = {"description": titles_of(status), "content": content}
-        operation["responses"].setdefault(str(int(status)), described)
+        description = {"description": titles_of(status), "content": content}
+        operation["responses"].setdefault(str(int(status)), description)

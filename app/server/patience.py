@@ -9,38 +9,38 @@ from typing import Final, Protocol
 from uvicorn.server import ServerState
 
 MOST_CONNECTIONS: Final = 1024
-"""At once: each may hold a head that is not complete, and what was read beyond a request."""
+"""Connections at once: each may hold an incomplete head, and bytes that were read beyond a request."""
 _SHARE_OF_DESCRIPTORS: Final = 0.75
-"""That connections may take: the database, workers and files need the others."""
+"""Share of descriptors for connections: the database, workers and files need the rest."""
 MOST_UNSENT_BYTES: Final = 128 * 2**20
-"""Answers handed over whole that nobody has read yet; a tensor is held by its own budget, and sent in pieces."""
+"""Most bytes of whole answers that clients have not read yet; a tensor has its own budget, and is sent in pieces."""
 
 
 AWAY_S: Final = 2.0
-"""Between two looks at who takes too long, which are a second apart: after more the server was not there to be told."""
+"""Longest time between two checks, normally a second apart, before the server itself counts as having been away."""
 
 
 class Held(Protocol):
-    """A connection as it is waited for."""
+    """A connection whose client is waited for."""
 
     def give_up(self) -> None:
-        """End it, with an answer if one is due: its client took too long."""
+        """Close it, with an answer if one is due, because its client took too long."""
         ...
 
     def cut(self) -> None:
-        """End it at once: its place is needed."""
+        """Close it at once, because its place is needed."""
         ...
 
 
 class Patience(ServerState):
-    """uvicorn's state of a server, and beside it the connections whose clients are waited for, the longest first.
+    """uvicorn's server state, with the connections whose clients are waited for, the longest first.
 
-    A connection that works, which has sent its request and waits for the answer, is none of them.
+    A connection whose request is complete and whose answer is being computed is not among them.
 
     Parameters
     ----------
     most_connections : int
-        Where there are more, the one that has been waited for longest makes room.
+        Where there are more, the connection that has waited longest is closed.
     """
 
     def __init__(self, most_connections: int) -> None:
@@ -52,19 +52,19 @@ class Patience(ServerState):
         self._looked_at: float | None = None
 
     def wait(self, connection: Held, seconds: float) -> None:
-        """Wait for a client from now on, and for so long."""
+        """Start to wait for a client, for so many seconds."""
         self._until.pop(connection, None)
         self._until[connection] = time.monotonic() + seconds
 
     def go_on(self, connection: Held) -> None:
-        """Wait for a client no more: it is the server's turn, or the connection is gone."""
+        """Stop waiting for a client: it is the server's turn, or the connection is gone."""
         self._until.pop(connection, None)
 
     def give_up(self) -> None:
-        """End every connection whose client has taken longer than it may; to be called once a second.
+        """Close every connection whose client has exceeded its time; to be called once a second.
 
-        Where it is called far later the server itself was away, stopped or without a processor: that is no client's
-        fault, and what they sent meanwhile has not been read yet.
+        A much later call means that the server itself was away, stopped or without a processor. That is no client's
+        fault, and what clients sent meanwhile has not been read yet, so all of them get that time again.
         """
         now = time.monotonic()
         away_s = now - self._looked_at if self._looked_at is not None else 0.0
@@ -76,7 +76,7 @@ class Patience(ServerState):
             connection.give_up()
 
     def make_room(self) -> bool:
-        """See that there are not too many connections; False where there are, and all of them work."""
+        """Close a waiting connection if there are too many; False if there are too many and none waits."""
         if len(self.connections) <= self._most_connections:
             return True
         longest = next(iter(self._until), None)
@@ -87,7 +87,7 @@ class Patience(ServerState):
         return True
 
     def hold(self, connection: Held, unsent_bytes: int) -> None:
-        """Note how much of an answer its client has not taken; where all of it is too much, the longest is cut."""
+        """Note the unsent bytes of an answer; if all of them are too many, the longest-waiting connections are cut."""
         self.release(connection)
         self._unsent[connection] = unsent_bytes
         self._unsent_bytes += unsent_bytes
@@ -97,12 +97,12 @@ class Patience(ServerState):
             longest.cut()
 
     def release(self, connection: Held) -> None:
-        """Note that a client has taken what waited for it, or is gone."""
+        """Note that a client has read its answer, or is gone."""
         self._unsent_bytes -= self._unsent.pop(connection, 0)
 
 
 def most_connections() -> int:
-    """As many as this process has descriptors for beside its own."""
+    """Most connections for which this process has descriptors beside its own."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS

@@ -16,24 +16,24 @@ from conv_advisor.app.server.patience import Patience
 from conv_advisor.app.wire.errors import refusal
 
 MOST_HEAD_BYTES: Final = 64 * 1024
-"""The most that a request may have before its body, and within it beside it: lengths of chunks, and trailers."""
+"""Most bytes before the body of a request, and within the body beside its data: lengths of chunks, and trailers."""
 HEAD_S: Final = 10.0
-"""For a request's head, from the connection or the last answer on, and again from its first byte."""
+"""Time for a request's head, from the connection or the last answer on, and again from its first byte."""
 BODY_S: Final = 20.0
-"""Between two parts of a body that nobody reads; who reads one waits for `app.wire.body.LONGEST_PAUSE_S`."""
+"""Time between two parts of a body that is not being read; a reader waits for `app.wire.body.LONGEST_PAUSE_S`."""
 READ_S: Final = 20.0
-"""For a client to take what waits for it, and as long again as this takes at the pace of:"""
+"""Time for a client to read its answer, plus the time that the answer takes at the following rate:"""
 LEAST_BYTES_PER_S: Final = 16 * 1024
 _LINGER_S: Final = 1.0
-"""What still comes after a refusal is thrown away for so long: a close over unread bytes takes the answer with it."""
+"""How long input after a refusal is discarded: closing a connection with unread bytes would lose the answer."""
 
 _FRAMING: Final = (b"content-length", b"transfer-encoding")
 _END: Final = b"\r\n\r\n"
-"""What every head ends with, and every body in chunks: llhttp takes no bare line feed."""
+"""End of every head, and of every chunked body: llhttp accepts no bare line feed."""
 
 
 class _Body(NamedTuple):
-    """What a parser calls that is given a body, and a head that nobody asked with."""
+    """Callbacks of a parser that reads only a body, after a head made up for it."""
 
     on_body: Callable[[bytes], None]
     on_message_complete: Callable[[], None]
@@ -44,9 +44,9 @@ class Protocol(HttpToolsProtocol):
 
     Notes
     -----
-    The parser takes all it is given, and uvicorn then keeps every request that it found. So it is given no more than to
-    the next place where a request may end, and nothing while an answer waits: the rest stays as it came, and no more of
-    it is read. Its state is a `Patience`, which a `drain.Server` has.
+    The parser consumes all its input, and uvicorn then queues every request in it. So it gets input only up to the next
+    place where a request may end, and none while an answer is due: the rest stays unparsed, and reading pauses. The
+    state is a `Patience`, which a `drain.Server` has.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -85,16 +85,16 @@ class Protocol(HttpToolsProtocol):
             self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
             self.flow.pause_reading()
         elif not self._is_begun and len(data) <= MOST_HEAD_BYTES and data.find(_END) == len(data) - len(_END):
-            self._parse(data)  # as almost everything comes: one head, whole
+            self._parse(data)  # the usual case: one complete head
         else:
             self._read(data, 0)
 
     def eof_received(self) -> bool:  # type: ignore[override] # uvicorn's own closes
-        """Answer what has arrived whole, though its client sends nothing more: it may have hung up, or only done so.
+        """Answer a request that is complete, even if its client sends no more: it may be gone, or only done sending.
 
-        Whoever asks is told that it has hung up, and stops long work; what is answered all the same is sent.
+        The application is told that the client has hung up, so that long work stops; its answer is still sent.
         """
-        if not self._is_busy or self._is_refused or self.scheme == "https":  # TLS has no half of a connection
+        if not self._is_busy or self._is_refused or self.scheme == "https":  # TLS has no half-closed connection
             return False
         self._has_ended = True
         if self.cycle is not None:
@@ -106,19 +106,19 @@ class Protocol(HttpToolsProtocol):
         self._is_begun, self._has_head, self._is_timed = True, False, False
 
     def on_headers_complete(self) -> None:
-        if self.parser.get_http_version() == "0.9":  # has no head, and so no end that can be told
+        if self.parser.get_http_version() == "0.9":  # it has no head, and so no end that can be recognised
             raise httptools.HttpParserError("HTTP/0.9")
         self._has_head, self._bare_bytes = True, 0
         if not self.url.startswith(b"/") and b"://" in self.url:
             self._take_host_of_target()
         if self.parser.should_upgrade():
-            self._framing = next((b"%b: %b\r\n\r\n" % each for each in self.headers if each[0] in _FRAMING), b"")
+            self._framing = next((b"%b: %b\r\n\r\n" % pair for pair in self.headers if pair[0] in _FRAMING), b"")
         super().on_headers_complete()
         cycle: Any = self.cycle
         cycle.receive = self._until_gone(cycle.receive)
 
     def _take_host_of_target(self) -> None:
-        """Let the host in ``GET http://host/`` stand for the one in the headers, as it does where both are given.
+        """Replace the host of the headers by that of ``GET http://host/``, which takes precedence.
 
         Notes
         -----
@@ -128,7 +128,7 @@ class Protocol(HttpToolsProtocol):
         self.headers[:] = [(name, host if name == b"host" else value) for name, value in self.headers]
 
     def _until_gone(self, receive: Receive) -> Receive:
-        """What an application receives: the request, and then that its client has ended."""
+        """A receive function that gives the request, and then the end of its client."""
         is_whole = False
 
         async def receive_or_end() -> Any:
@@ -157,7 +157,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        # uvicorn's own would set a timer, and take what is kept of other requests from its pipeline, which is empty.
+        # uvicorn's own method would set a timer, and take further requests from its pipeline, which is empty here.
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -182,14 +182,14 @@ class Protocol(HttpToolsProtocol):
             self._go_on()
 
     def give_up(self) -> None:
-        """End the connection: its client takes too long."""
+        """Close the connection, because its client takes too long."""
         is_answered = self.cycle is None or self.cycle.response_complete
         if self._is_refused or self.flow.write_paused or self.transport.is_closing():
             self.cut()
         elif self._is_begun and not self._has_head:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the head of the request took longer than {HEAD_S:g} s")
         elif not is_answered and self.flow.read_paused:
-            self._patience.wait(self, BODY_S)  # it is the server that does not read
+            self._patience.wait(self, BODY_S)  # the server itself has paused reading
         elif not is_answered:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"nothing of the body arrived for {BODY_S:g} s")
         else:
@@ -197,17 +197,17 @@ class Protocol(HttpToolsProtocol):
             self._patience.wait(self, _LINGER_S)
 
     def cut(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         self.transport.abort()
 
     @property
     def _is_busy(self) -> bool:
-        """Whether a request has arrived whole, and its answer has not gone."""
+        """Whether a request is complete, and its answer is not."""
         cycle = self.cycle
         return self.flow.write_paused or (cycle is not None and not (cycle.more_body or cycle.response_complete))
 
     def _read(self, data: bytes, start: int) -> None:
-        """Parse from there on, up to the end of a request that is to be answered; what follows it is kept."""
+        """Parse from `start`, up to the end of a request that needs an answer; the rest is stored."""
         while start < len(data) and not (self._is_refused or self._is_busy):
             end = self._next_end(data, start)
             part = data[start:end]
@@ -216,35 +216,35 @@ class Protocol(HttpToolsProtocol):
             start = end
             self._parse(part)
             if self._bare_bytes > MOST_HEAD_BYTES or not part:
-                said = f"the head of the request is longer than {MOST_HEAD_BYTES} bytes"
-                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, said)
+                detail = f"the head of the request is longer than {MOST_HEAD_BYTES} bytes"
+                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
         self._rest, self._rest_at = (data, start) if start < len(data) and not self._is_refused else (b"", 0)
         if self._rest:
             self.flow.pause_reading()
 
     def _go_on(self) -> None:
-        """Parse what was read beyond the request that has been answered; end with who sends no more."""
+        """Parse the input after the answered request; close the connection if its client sends no more."""
         if self._rest and not self.transport.is_closing():
             self._read(self._rest, self._rest_at)
         if self._has_ended and not self._is_busy:
             self.transport.close()
 
     def _next_end(self, data: bytes, start: int) -> int:
-        """Where a request may end next, and no later."""
+        """The earliest position at which a request may end."""
         if self._is_begun and self._has_head and self.headers:
             length = next((value for name, value in self.headers if name == b"content-length"), b"0")
             self._body_left = int(length)
-            self.headers = []  # for trailers, which count for nothing
+            self.headers = []  # for trailers, which are ignored
         if self._body_left:
             return min(start + self._body_left, len(data))
         most = len(data)
         if not (self._is_begun and self._has_head):
             most = min(most, start + MOST_HEAD_BYTES - self._bare_bytes)
-        across = (self._tail + data[start : start + 3]).find(_END)
-        if across >= 0:
-            return min(start + across + len(_END) - len(self._tail), most)
-        found = data.find(_END, start, most)
-        return most if found < 0 else found + len(_END)
+        end_across = (self._tail + data[start : start + 3]).find(_END)
+        if end_across >= 0:
+            return min(start + end_across + len(_END) - len(self._tail), most)
+        position = data.find(_END, start, most)
+        return most if position < 0 else position + len(_END)
 
     def _parse(self, part: bytes) -> None:
         try:
@@ -259,10 +259,10 @@ class Protocol(HttpToolsProtocol):
             self._patience.wait(self, HEAD_S)
 
     def _stay(self) -> None:
-        """Answer whoever would change to another protocol as if nothing had been said of it, and then end.
+        """Answer a request to change the protocol as if it had not asked for that, and then close.
 
-        The parser takes all that follows such a head for the other protocol. A body is given to another one: clients
-        that would like HTTP/2, as Java's own does where it is not told otherwise, send one with their first request.
+        The parser takes all input after such a head for the other protocol, so a second parser reads the body: clients
+        that prefer HTTP/2, as Java's does by default, send a body with their first request.
         """
         self.cycle.keep_alive = False
         if self._framing:
@@ -271,7 +271,7 @@ class Protocol(HttpToolsProtocol):
             self.parser.feed_data(head)
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:
-        """Answer what HTTP itself refuses, and read no more."""
+        """Answer with an error of HTTP itself, and read no more."""
         if self._is_refused:
             return
         self._is_refused = True
@@ -280,10 +280,10 @@ class Protocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if is_free or not self.cycle.response_started:
-            path = self.url.decode("latin-1") if self._is_begun else ""  # as far as it has come
+            path = self.url.decode("latin-1") if self._is_begun else ""  # as far as it has arrived
             response = refusal({"path": path}, status, detail, {"Connection": "close"})
             headers = [*self.server_state.default_headers, *response.raw_headers, *caution(self.scheme)]
-            lines = [b"%b: %b\r\n" % each for each in headers]
+            lines = [b"%b: %b\r\n" % pair for pair in headers]
             self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", bytes(response.body)]))
         self.flow.resume_reading()
         if self.transport.can_write_eof():

@@ -1,4 +1,4 @@
-"""The devices that can be asked about, by any name that people have for them or by none, and the advisor of each."""
+"""The devices of requests, by any of their names or by default, and the advisor of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _HERE: Final = re.compile(r"cuda(?::(\d{1,3}))?")
 _LOOK_AGAIN_S: Final = 0.1
-"""How old it may be that a device has no tree of its own; what this process itself has activated counts at once."""
+"""How long it may go unnoticed that a device got its own tree; activations by this process count at once."""
 _MOST_SPELLINGS: Final = 1000
 _CPU: Final = "cpu"
 
@@ -36,21 +36,21 @@ class _Lent:
 
 
 class KnownDevices:
-    """Devices that were measured or have a tree, the worker's own, and those of which facts are published.
+    """Devices that were measured or have a tree, the worker's own, and those with published data.
 
     Parameters
     ----------
     registry : Registry
     records : Records
     own : callable () -> Device or None
-        The worker's, once there is one.
+        The worker's device, once there is one.
     default : str, optional
-        By any of its names, the device that advice is for where a request names none: as the settings say it.
+        Device of requests that name none, by any of its names, as in the settings.
 
     Raises
     ------
     StoreError
-        From every method.
+        Raised by every method.
     """
 
     def __init__(
@@ -69,21 +69,21 @@ class KnownDevices:
         self._best_known = ""
 
     def all(self) -> dict[str, Device]:
-        """Every device that was measured, has a tree, or is the worker's own; by id.
+        """Every device that was measured, has a tree, or belongs to the worker; by id.
 
         Raises
         ------
         ModelRejected
         """
-        known = self._records.devices()
+        devices = self._records.devices()
         for device_id in self._registry.devices():
-            if device_id not in known:
-                known[device_id] = self._registry.active(device_id).device
+            if device_id not in devices:
+                devices[device_id] = self._registry.active(device_id).device
         own = self._own()
-        return known if own is None else known | {own.id: own}
+        return devices if own is None else devices | {own.id: own}
 
     def asked_id(self, name: str | None = None) -> str:
-        """The id of the device that a request names; where it names none, that of the default device.
+        """The id of the device that a request names; the default device's id if it names none.
 
         Raises
         ------
@@ -98,81 +98,81 @@ class KnownDevices:
         ------
         UnknownDevice
         """
-        found = self._ids.get(name)
-        if found is None:
+        device_id = self._ids.get(name)
+        if device_id is None:
             if len(self._ids) >= _MOST_SPELLINGS:
                 self._ids.clear()
-            found = self._ids[name] = self._look_up(name)
-        return found
+            device_id = self._ids[name] = self._look_up(name)
+        return device_id
 
     def find(self, name: str) -> Device:
-        """The device of a name; of one that nobody has opened here, what is published of it.
+        """The device of a name; for one that was never opened here, from published data.
 
         Raises
         ------
         UnknownDevice, ModelRejected
         """
-        device_id, known = self.id_of(name), self.all()
-        if device_id in known:
-            return known[device_id]
-        if device_id not in gpus():  # what was known of it is gone since its name was looked up
-            raise UnknownDevice(name, listed(known))
+        device_id, devices = self.id_of(name), self.all()
+        if device_id in devices:
+            return devices[device_id]
+        if device_id not in gpus():  # its tree or measurements are gone since the look-up of its name
+            raise UnknownDevice(name, listed(devices))
         return gpus()[device_id].device
 
     def find_met(self, name: str) -> Device:
-        """The device of a name that was measured, has a tree, or is the worker's own.
+        """The device of a name, if it was measured, has a tree, or belongs to the worker.
 
         Raises
         ------
         UnknownDevice, ModelRejected
         """
-        known = self.all()
-        return named(name if name in known else self.id_of(name), known)
+        devices = self.all()
+        return named(name if name in devices else self.id_of(name), devices)
 
     def advisor(self, device_id: str) -> Advisor:
-        """The advisor of a device: on its active tree, else on that of the nearest GPU, else on measurements alone.
+        """The advisor of a device: with its active tree, else the nearest GPU's tree, else with measurements alone.
 
         Raises
         ------
         UnknownDevice, ModelRejected
         """
-        kept, activations = self._lent.get(device_id), self._registry.activations
-        if kept and kept.activations == activations and time.monotonic() < kept.until:
-            return kept.advisor
+        lent, activations = self._lent.get(device_id), self._registry.activations
+        if lent and lent.activations == activations and time.monotonic() < lent.until:
+            return lent.advisor
         device: Device | None = None
         try:
             model: TreeModel | None = self._registry.active(device_id)
         except UnknownDevice:
             device = self.find(device_id)
             model = lent_to(device, self._registry.in_use())
-        found = self._advisors.get(device_id)
-        if found is None or found.model is not model or (device is not None and found.device != device):
-            found = self._advisors[device_id] = Advisor(model, device)
+        advisor = self._advisors.get(device_id)
+        if advisor is None or advisor.model is not model or (device is not None and advisor.device != device):
+            advisor = self._advisors[device_id] = Advisor(model, device)
         if device is not None:
             until = time.monotonic() + _LOOK_AGAIN_S
-            self._lent[device_id] = _Lent(found, activations, until)
-        return found
+            self._lent[device_id] = _Lent(advisor, activations, until)
+        return advisor
 
     def _default_name(self) -> str:
-        """The device that is configured, else the worker's GPU, else the one that most is known of.
+        """The configured device, else the worker's GPU, else the best-known device.
 
-        Among devices that have a tree that is the GPU with the most measurements, and a CPU where no GPU has a tree.
-        They are counted when another device has got a tree, and not with every answer.
+        The best-known device is the GPU with a tree and the most measurements; if no GPU has a tree, a CPU with one.
+        Measurements are counted when the set of devices with trees changes, not for every answer.
 
         Raises
         ------
         UnknownDevice
-            There is none.
+            There is no device.
         """
         if self._default:
             return self._default
         own = self._own()
         if own is not None and own.kind == "cuda":
             return own.id
-        found = self._find_best_known() or (own.id if own else "")
-        if not found:
+        name = self._find_best_known() or (own.id if own else "")
+        if not name:
             raise UnknownDevice("", [])
-        return found
+        return name
 
     def _find_best_known(self) -> str:
         if time.monotonic() >= self._look_from or not self._best_known:
@@ -190,13 +190,13 @@ class KnownDevices:
 
     def _look_up(self, name: str) -> str:
         own = self._own()
-        known = {*self._records.devices(), *self._registry.devices(), *([own.id] if own else [])}
-        here = _HERE.fullmatch(name.strip().lower())
-        if here is None:
-            return device_id_of(name, known)
-        names, place = visible_gpus(), int(here[1] or 0)
-        if place < len(names):
-            return device_id_of(names[place], known)
-        if own is not None and own.kind == "cuda" and place == 0:
+        known_ids = {*self._records.devices(), *self._registry.devices(), *([own.id] if own else [])}
+        match = _HERE.fullmatch(name.strip().lower())
+        if match is None:
+            return device_id_of(name, known_ids)
+        names, index = visible_gpus(), int(match[1] or 0)
+        if index < len(names):
+            return device_id_of(names[index], known_ids)
+        if own is not None and own.kind == "cuda" and index == 0:
             return own.id
-        raise UnknownDevice(f"{name} (CUDA finds {counted(len(names), 'GPU', 'GPUs')} here)", listed(known))
+        raise UnknownDevice(f"{name} (CUDA finds {counted(len(names), 'GPU', 'GPUs')} here)", listed(known_ids))

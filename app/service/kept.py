@@ -1,4 +1,4 @@
-"""A cache of encoded answers, valid as long as they are what would be answered."""
+"""A cache of encoded answers, each valid as long as the same answer would be given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from cachetools import LRUCache
 
 _ENTRY_BYTES: Final = 750
-"""What an entry takes beside its question and its answer: what holds them and their headers, 500 to 700 measured."""
+"""Memory of an entry beside its question and answer: the containers and their headers, 500 to 700 measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Answer:
     ----------
     body : bytes
     tag : bytes
-        Its entity tag: the same for the same body, on every server.
+        Entity tag: the same for the same body, on every server.
     """
 
     body: bytes
@@ -43,60 +43,60 @@ class _Kept:
 
 
 class Answers:
-    """Answers by what was asked in bytes, the one asked for longest ago out first; for one thread.
+    """Answers by the bytes of the request, least recently used out first; for one thread.
 
     Parameters
     ----------
     most_bytes : int
-        What all answers together may take, with the questions and what holds both.
+        Memory of all answers together, with the requests and their containers.
 
     Attributes
     ----------
     hits, misses : int
-        How often `get` had an answer, and had none.
+        How often `get` had an answer, or had none.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self.hits = self.misses = 0
         self._kept: LRUCache[bytes, _Kept] = LRUCache(most_bytes, attrgetter("size_bytes"))
 
-    def get(self, asked: bytes, basis_of: Callable[[str | None], object]) -> Answer | None:
-        """The answer, if it would be made from the same today.
+    def get(self, request: bytes, basis_of: Callable[[str | None], object]) -> Answer | None:
+        """The cached answer, if it would be made from the same basis now.
 
         Parameters
         ----------
-        asked : bytes
+        request : bytes
         basis_of : callable (device_id) -> object
-            What an answer on the device that was asked for (None: whichever is the default) depends on beside what is
-            asked; equal to the kept answer's own if and only if nothing has changed.
+            The basis of an answer on the requested device (None: the default one): what it depends on beside the
+            request. Equal to the cached answer's basis if and only if nothing has changed.
         """
-        kept = self._kept.get(asked)
-        basis = None if kept is None else basis_of(kept.device_id)
-        if kept is None or (kept.basis is not basis and kept.basis != basis):  # mostly it is: comparing takes longer
+        entry = self._kept.get(request)
+        basis = None if entry is None else basis_of(entry.device_id)
+        if entry is None or (entry.basis is not basis and entry.basis != basis):  # `is` is faster, and mostly true
             self.misses += 1
             return None
         self.hits += 1
-        return kept.answer
+        return entry.answer
 
-    def put(self, asked: bytes, device_id: str | None, basis: object, answer: Answer) -> None:
-        """Keep an answer, unless it alone is more than may be kept."""
-        size_bytes = len(asked) + len(answer.body) + _ENTRY_BYTES
+    def put(self, request: bytes, device_id: str | None, basis: object, answer: Answer) -> None:
+        """Cache an answer, unless it alone is too large."""
+        size_bytes = len(request) + len(answer.body) + _ENTRY_BYTES
         if size_bytes <= self._kept.maxsize:
-            self._kept[asked] = _Kept(device_id, basis, answer, size_bytes)
+            self._kept[request] = _Kept(device_id, basis, answer, size_bytes)
 
 
 class Parts:
-    """Encoded parts of answers to lists; made in threads, several at once.
+    """Encoded parts of answers to lists; for several threads.
 
     Parameters
     ----------
     most : int
-        Parts that are kept; where there are more, all are given up, since most of them serve one list alone.
+        Most parts in the cache; beyond that all are dropped, since most of them serve only one list.
 
     Attributes
     ----------
     hits, misses : int
-        How many parts of answers were kept, and had to be made; whoever makes them counts.
+        How many parts were cached, or had to be made; the caller of `of` counts.
     """
 
     def __init__(self, most: int) -> None:
@@ -104,22 +104,22 @@ class Parts:
         self._most = most
         self._kept: dict[Hashable, tuple[object, dict[Hashable, bytes]]] = {}
 
-    def of(self, asked: Hashable, basis: object) -> dict[Hashable, bytes]:
-        """The parts that answer this, each by what of a list it is for: to be read, and to be added to.
+    def of(self, request: Hashable, basis: object) -> dict[Hashable, bytes]:
+        """The parts for one request, each by its element of the list; callers read them and add to them.
 
         Parameters
         ----------
-        asked : hashable
-            What is asked for the whole list.
+        request : hashable
+            Request for the whole list.
         basis : object
-            What the parts depend on beside that; equal if and only if nothing has changed.
+            What the parts depend on beside the request; equal if and only if nothing has changed.
         """
-        kept = self._kept
-        found = kept.get(asked)
-        if found is not None and found[0] == basis and len(found[1]) < self._most:
-            return found[1]
-        if sum(len(parts) for _, parts in list(kept.values())) + len(kept) >= self._most:
-            kept.clear()
+        entries = self._kept
+        entry = entries.get(request)
+        if entry is not None and entry[0] == basis and len(entry[1]) < self._most:
+            return entry[1]
+        if sum(len(parts) for _, parts in list(entries.values())) + len(entries) >= self._most:
+            entries.clear()
         parts: dict[Hashable, bytes] = {}
-        kept[asked] = (basis, parts)
+        entries[request] = (basis, parts)
         return parts

@@ -1,4 +1,4 @@
-"""What a process without a server answers and trains from."""
+"""Measurements for advice and training in a process without a server."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def records_of(settings: Settings, *, is_brief: bool = False) -> Records:
-    """What ships, and the store's own measurements if there is a store: asking creates none.
+    """The shipped measurements, and those of the store if there is one: reading creates none.
 
     Parameters
     ----------
     settings : Settings
     is_brief : bool
-        Whether the process ends before anybody else could measure: it does without a store that holds nothing.
+        Whether the process ends before anything else could be measured: it then skips an empty store.
 
     Raises
     ------
@@ -30,15 +30,15 @@ def records_of(settings: Settings, *, is_brief: bool = False) -> Records:
 
     if not settings.has_store or (is_brief and not settings.database_url and _holds_nothing(settings.store_file)):
         return Records()
-    from conv_advisor.data.store import Store  # the database and its libraries, which a new user does without
+    from conv_advisor.data.store import Store  # loads the database libraries, which a new user does not need
 
     return Records(Store(settings.store_url))
 
 
 def _holds_nothing(file: Path) -> bool:
-    """Whether nothing was ever measured into a SQLite file; false where that cannot be told, which the store then is.
+    """Whether a SQLite file has no measurements; False if that cannot be read, so that the store reports it.
 
-    SQLite itself is asked: it answers in a fraction of the time that SQLAlchemy takes to load.
+    This asks SQLite itself, which answers in a fraction of the time that loading SQLAlchemy takes.
     """
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:

@@ -1,4 +1,4 @@
-"""The measured layers of each device, kept for looking up those that are most like another."""
+"""The measured layers of each device, cached for finding those nearest to a given one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from conv_advisor.data.records import Records
 
 LOOK_AGAIN_S: Final = 10.0
-"""How old a neighbourhood may be: while a sweep adds layers, looking at all of them takes about a second each time."""
+"""Longest age of a neighbourhood: while a sweep adds layers, reading all of them takes about a second each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,17 @@ class _Kept:
 
 
 class Neighbourhoods:
-    """Neighbours from what is known.
+    """The nearest measured layers of a device.
 
     Parameters
     ----------
     records : Records
-        What ships, and the store on top if there is one.
+        The shipped measurements, with the store on top if there is one.
 
     Raises
     ------
     StoreError
-        From every method.
+        Raised by every method.
     """
 
     def __init__(self, records: Records) -> None:
@@ -44,30 +44,30 @@ class Neighbourhoods:
         self._lock = threading.Lock()
 
     def of(self, problem: ConvProblem, device_id: str, *, count: int, advised: str) -> list[Neighbour]:
-        """The nearest measured layers in the same dtype and layout but for the layer itself, nearest first.
+        """The nearest measured layers in the same dtype and layout, without the layer itself, nearest first.
 
         Parameters
         ----------
         problem : ConvProblem
         device_id : str
         count : int
-            At most.
+            Most neighbours.
         advised : str
-            The variant that is advised on the layer.
+            The variant advised for the layer.
         """
         nearest = self._neighbourhood(device_id).nearest(problem, count)
-        return describe(nearest, self._records.summaries([each for each, _ in nearest], device_id), advised)
+        return describe(nearest, self._records.summaries([layer for layer, _ in nearest], device_id), advised)
 
     def _neighbourhood(self, device_id: str) -> Neighbourhood:
-        with self._lock:  # several requests would all look at every layer
-            kept, now = self._kept.get(device_id), monotonic()
-            if kept is not None and now < kept.looked_at + LOOK_AGAIN_S:
-                return kept.neighbourhood
+        with self._lock:  # else several requests would each read every layer
+            cached, now = self._kept.get(device_id), monotonic()
+            if cached is not None and now < cached.looked_at + LOOK_AGAIN_S:
+                return cached.neighbourhood
             store = self._records.store
             version = store.version(device_id) if store else 0
-            if kept is not None and kept.version == version:
-                found = kept.neighbourhood
+            if cached is not None and cached.version == version:
+                neighbourhood = cached.neighbourhood
             else:
-                found = Neighbourhood(self._records.measured_keys(device_id))
-            self._kept[device_id] = _Kept(version, now, found)
-            return found
+                neighbourhood = Neighbourhood(self._records.measured_keys(device_id))
+            self._kept[device_id] = _Kept(version, now, neighbourhood)
+            return neighbourhood

@@ -1,4 +1,4 @@
-"""Whether the service can do what it is for, asked so that a part which hangs is told like one that fails."""
+"""Whether the service is ready, checked so that a part that hangs is reported like one that fails."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from concurrent.futures import Future
 from typing import Final
 
 LONGEST_S: Final = 1.5
-"""How long all checks together may take."""
+"""Time limit of all checks together."""
 
 Shortcomings = dict[str, str]
 
 
 class Readiness:
-    """Runs a check on a thread of its own, one at a time, whatever else waits for threads.
+    """Runs a check on its own thread, one at a time, independent of busy thread pools.
 
     Parameters
     ----------
     check : callable () -> dict of str to str
-        Part to what it lacks; may take for ever.
+        Maps each part to its shortcoming; may never return.
     """
 
     def __init__(self, check: Callable[[], Shortcomings]) -> None:
@@ -28,7 +28,7 @@ class Readiness:
         self._running: Future[Shortcomings] | None = None
 
     async def shortcomings(self) -> Shortcomings:
-        """What the check finds, or that it finds nothing within `LONGEST_S`; on the event loop alone."""
+        """The result of the check, or that it took longer than `LONGEST_S`; to be called only on the event loop."""
         running = self._running
         if running is None or running.done():
             running = self._running = Future()

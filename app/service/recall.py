@@ -1,4 +1,4 @@
-"""What is known of layers: the store is asked no more often than it changes."""
+"""Cached knowledge of layers, which asks the store only after it changed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from conv_advisor.data.records import Records
 from conv_advisor.data.summary import Summary
 
 ASK_AGAIN_S: Final = 0.5
-"""How old what another process has added to the store may be before it counts; what this one adds counts at once."""
+"""Longest delay before rows of another process count; rows of this process count at once."""
 
 _SOON_S: Final = 0.05
 _LOAD_AGAIN_S: Final = 1.0
-"""Between two looks at which layers were measured at all: while a sweep adds some, each one is looked up instead."""
+"""Time between two loads of all measured keys: while a sweep adds some, each layer is looked up instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,17 @@ class _Version:
 
 
 class Recall:
-    """Summaries of what is known, without asking the database for layers that were never measured here.
+    """Summaries of measurements, without database queries for layers that were never measured here.
 
     Parameters
     ----------
     records : Records
-        What ships, and the store on top if there is one.
+        The shipped measurements, with the store on top if there is one.
 
     Raises
     ------
     StoreError
-        From every method.
+        Raised by every method.
     """
 
     def __init__(self, records: Records) -> None:
@@ -58,22 +58,22 @@ class Recall:
         return seen.number
 
     def is_recent(self, device_id: str) -> bool:
-        """Whether `version`, asked now, says what it knows, without asking the database."""
+        """Whether `version`, called now, would need no database query."""
         if self._store is None:
             return True
         seen = self._versions.get(device_id)
         return seen is not None and seen.writes == self._store.writes and monotonic() + _SOON_S < seen.until
 
     def summaries(self, problems: Sequence[ConvProblem], device_id: str) -> dict[str, dict[str, Summary]]:
-        """What `Records.summaries` gives."""
+        """As `Records.summaries`."""
         return self._records.summaries(problems, device_id, stored=self._known(device_id))
 
     def picked(self, problem: ConvProblem, device_id: str) -> dict[str, str]:
-        """What `Records.picked` gives."""
+        """As `Records.picked`."""
         return self._records.picked(problem, device_id, stored=self._known(device_id))
 
     def _known(self, device_id: str) -> set[str] | None:
-        """The keys of all problems that were ever measured here; None where that would have to be asked too often."""
+        """The keys of all problems ever measured here; None where that would be queried too often."""
         if self._store is None:
             return set()
         version = self.version(device_id)
@@ -82,7 +82,7 @@ class Recall:
             if now < self._load_from:
                 return None
             self._load_from = now + _LOAD_AGAIN_S
-            # In this order: keys are never taken away, so these hold all that this version has.
+            # In this order: keys are never removed, so the set includes all keys of this version.
             self._keys = self._store.problem_keys()
             self._keys_at[device_id] = version
         return self._keys

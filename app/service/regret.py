@@ -1,4 +1,4 @@
-"""The live regret, problem by problem: the cost of following a tree on what was measured last."""
+"""The live regret, problem by problem: the cost of following a tree on the latest measurements."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
 
 MOST: Final = 200
-"""Problems that are looked back on."""
+"""Most problems of one live regret."""
 
 COLUMNS: Final = [PROBLEMS.c[name] for name in PROBLEM_COLUMNS]
-"""A problem's, as `data.problem.of_columns` takes them."""
+"""Columns of a problem, for `data.problem.of_columns`."""
 
 
 @dataclass(frozen=True)
 class Regretted:
-    """One problem that was measured here, and what the tree's advice would have cost on it.
+    """One problem that was measured here, and the slowdown of the tree's advice on it.
 
     Parameters
     ----------
     problem : ConvProblem
     measured_at : datetime
-        When it was last measured, UTC.
+        Time of the last measurement, UTC.
     advised, fastest : str
-        The variant that the tree in charge puts first by itself, and the fastest that was measured.
+        The variant that the active tree predicts as fastest, and the one measured as fastest.
     slowdown : float
-        Measured time of the one over that of the other; 1 where they are the same.
+        Measured time of `advised` over that of `fastest`; 1 where they are the same.
     """
 
     problem: ConvProblem
@@ -50,10 +50,10 @@ class Regretted:
 
 
 def live_regret(service: Service, device_id: str) -> list[Regretted]:
-    """What the tree of a device would have cost on the problems that were measured here last, the oldest first.
+    """The slowdowns of a device's tree on the problems that were last measured here, oldest first.
 
-    Problems count on which two variants or more were timed, one of them the advised one. What ships counts nowhere: it
-    was not measured here.
+    A problem counts if two variants or more were timed, the advised one among them. Shipped measurements do not count,
+    since they were not made here.
 
     Raises
     ------
@@ -63,13 +63,13 @@ def live_regret(service: Service, device_id: str) -> list[Regretted]:
     if advisor.model is None:
         return []
     recent = _recent(service, device_id)
-    known = service.records.summaries([problem for problem, _ in recent], device_id)
+    summaries = service.records.summaries([problem for problem, _ in recent], device_id)
     regretted = []
     for problem, measured_at in recent:
-        times_ms = times_of(known.get(problem.key, {}))
+        times_ms = times_of(summaries.get(problem.key, {}))
         try:
             advised = advisor.advise(problem).variant
-        except ConvAdvisorError:  # nothing is predicted to run there
+        except ConvAdvisorError:  # no variant is predicted to run there
             continue
         if advised in times_ms and len(times_ms) > 1:
             fastest = min(times_ms, key=times_ms.__getitem__)
@@ -80,7 +80,7 @@ def live_regret(service: Service, device_id: str) -> list[Regretted]:
 
 def _recent(service: Service, device_id: str) -> list[tuple[ConvProblem, datetime]]:
     last = func.max(MEASUREMENTS.c.measured_at_us)
-    wanted = (
+    query = (
         select(last, *COLUMNS)
         .join(PROBLEMS, PROBLEMS.c.key == MEASUREMENTS.c.problem_key)
         .where(MEASUREMENTS.c.device_id == device_id, MEASUREMENTS.c.l2 == str(L2State.WARM))
@@ -92,13 +92,13 @@ def _recent(service: Service, device_id: str) -> list[tuple[ConvProblem, datetim
     )
     try:
         with service.store.engine.connect() as connection:
-            rows: Sequence[Any] = connection.execute(wanted).all()
+            rows: Sequence[Any] = connection.execute(query).all()
     except SQLAlchemyError as error:
         raise StoreError(f"the store cannot be read: {type(error).__name__}") from None
     return [(of_columns(fields), datetime.fromtimestamp(at_us / 1e6, UTC)) for at_us, *fields in reversed(rows)]
 
 
-def times_of(known: Mapping[str, Summary]) -> dict[str, float]:
-    """The times of those variants that gave the right output and were timed, in ms."""
-    measured = ((name, each.time_ms) for name, each in known.items() if each.outcome is Outcome.MEASURED)
+def times_of(summaries: Mapping[str, Summary]) -> dict[str, float]:
+    """Times in ms of the variants that were timed and gave the right output."""
+    measured = ((name, summary.time_ms) for name, summary in summaries.items() if summary.outcome is Outcome.MEASURED)
     return {name: time_ms for name, time_ms in measured if time_ms}

@@ -1,4 +1,4 @@
-"""What a running service holds: the store, the models, the workers; started and stopped together."""
+"""The state of a running service: the store, the models, the workers; started and stopped together."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BODIES_AT_ONCE: Final = 4
-"""Bodies of the longest length whose tensors may be worked on at once."""
+"""Bodies of the longest length whose tensors may be in memory at once."""
 _ANSWERS_BYTES: Final = 32 * 2**20
-"""Some 4,000 answers with their whole rankings."""
+"""Room for some 4,000 answers with their whole rankings."""
 KEPT_PARTS: Final = 100_000
-"""Answers of lists, some 300 bytes each with their keys."""
+"""Most cached answers of lists, some 300 bytes each with their keys."""
 PROMOTED_S: Final = 0.002
-"""For how long an answer that is kept may be given after another process has put another tree in charge: looking takes
+"""How long a cached answer may be given after another process has put another tree in charge: checking takes
 longer than giving ten such answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What advice on a device is made from; equal if and only if neither the tree nor the measurements have changed."""
+    """What advice on a device depends on; equal if and only if neither the tree nor the measurements have changed."""
 
     advisor: Advisor
     store_version: int
@@ -72,14 +72,14 @@ class Service:
     open_engine : callable (settings) -> Engine
         Finds the device and starts its worker; tests give one that replays a recording.
     timings : Path
-        Folder of the tables that ship.
+        Folder of the shipped tables.
     """
 
     def __init__(self, settings: Settings, open_engine: OpenEngine, timings: Path) -> None:
         self.settings = settings
         longest = settings.max_body_bytes
-        self.budget = Budget(BODIES_AT_ONCE * longest, 2 * longest)  # of tensors: x and weight, then y
-        self._json_budget = Budget(BODIES_AT_ONCE * longest, longest)  # so that tensors keep no advice out
+        self.budget = Budget(BODIES_AT_ONCE * longest, 2 * longest)  # for tensors: x and weight, then y
+        self._json_budget = Budget(BODIES_AT_ONCE * longest, longest)  # separate, so that tensors do not block advice
         self.registry = Registry(settings.models_home)
         self.answers = Answers(_ANSWERS_BYTES)
         self.parts = Parts(KEPT_PARTS)
@@ -92,7 +92,7 @@ class Service:
         self._is_stopping = self._is_given_up = False
 
     def start(self) -> None:
-        """Open the store and take up its jobs; what takes longer follows in the background.
+        """Open the store and resume its jobs; slower parts follow in the background.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Service:
         shipped = Shipped(self._timings)
         patient = Store(self.settings.store_url, shipped=shipped)
         self.store = patient.waiting_at_most(WAIT_S)
-        # A reader waits for no writer: what PostgreSQL keeps it waiting for is rare, and lasts.
+        # A reader waits for no writer: locks of PostgreSQL against readers are rare, and last long.
         reading = self.store if self.store.is_local else self.store.waiting_at_most(READ_WAIT_S)
         self.records = Records(reading, shipped)
         self.recall = Recall(self.records)
@@ -116,7 +116,7 @@ class Service:
         self.worker.start(self.background.offer)
 
     def close(self) -> None:
-        """Stop everything; a job that runs is taken up by the next start."""
+        """Stop everything; the next start resumes a running job."""
         self.worker.stop_opening()
         self.background.close()
         self.writing.close()
@@ -125,37 +125,37 @@ class Service:
         self.store.close()
 
     def stop_soon(self) -> None:
-        """Say from now on that the service is not ready, and end what would last as long as it does."""
+        """Report from now on that the service is not ready, and end the streams, which would last as long."""
         self._is_stopping = True
         self.streams.end()
 
     def give_up(self) -> None:
-        """Give up what is not done: each who waits for it is told so."""
+        """Give up unfinished work; everyone who waits for it gets an error."""
         self._is_given_up = True
         self.worker.give_up()
 
     def check(self) -> None:
-        """See that long work on a thread, which nobody can stop, is still waited for.
+        """Raise if long work on a thread, which cannot be interrupted, is no longer needed.
 
         Raises
         ------
         WorkerError
-            It is not: see `give_up`.
+            The work was given up: see `give_up`.
         """
         if self._is_given_up:
             raise WorkerError("the service is being stopped")
 
     def json_body(self, request: Request) -> AbstractAsyncContextManager[bytes]:
-        """A JSON body within what all of them may hold; see `app.wire.body.json_body`."""
+        """A JSON body within the memory for all of them; see `app.wire.body.json_body`."""
         return json_body(request, self.settings.max_body_bytes, self._json_budget)
 
     async def keep(self, measurements: Sequence[Measurement]) -> str:
-        """Add measurements to the store, if that can be done soon: what was computed is worth telling all the same.
+        """Add measurements to the store, if that is soon possible: the answer is useful even if not.
 
         Returns
         -------
         str
-            Why they are not kept; empty where they are.
+            Why they are not stored; empty where they are.
         """
         try:
             await self.writing.run(self.store.append, measurements)
@@ -165,11 +165,11 @@ class Service:
         return ""
 
     def workers(self) -> dict[str, AnyEngine | None]:
-        """The engines by what they are for; None where one is not open yet."""
+        """The engines by purpose; None where one is not open yet."""
         return {"device": self.worker.engine, "trainer": self.trainer}
 
     def advisor(self, device_id: str) -> Advisor:
-        """The advisor of a device: on its active model, else on a lent one, else on measurements alone.
+        """The advisor of a device: with its active model, else with a lent one, else with measurements alone.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class Service:
         return self.known.advisor(device_id)
 
     def basis(self, device_id: str) -> Basis:
-        """What advice on a device is made from now.
+        """What advice on a device depends on now.
 
         Raises
         ------
@@ -187,9 +187,9 @@ class Service:
         return Basis(self.advisor(device_id), self.recall.version(device_id))
 
     def recent_basis(self, device_id: str | None) -> Basis:
-        """What advice on a device, by default the default one, was made from `PROMOTED_S` ago.
+        """What advice on a device, by default the default one, depended on at most `PROMOTED_S` ago.
 
-        What this process itself has changed since then counts at once.
+        Changes by this process count at once.
 
         Raises
         ------
@@ -204,7 +204,7 @@ class Service:
         return seen.basis
 
     def known_basis(self, device_id: str | None) -> Basis | None:
-        """`recent_basis` where it takes no question to the database; else None, which is the basis of nothing.
+        """`recent_basis` if it needs no database query; else None, which equals no basis.
 
         Raises
         ------
@@ -214,10 +214,10 @@ class Service:
         return self.recent_basis(device_id) if is_known else None
 
     def shortcomings(self) -> dict[str, str]:
-        """What keeps the service from doing all it is for: part to reason; empty when it is ready."""
-        found = {"server": "it is being stopped"} if self._is_stopping else {}
+        """The reasons why parts of the service do not work, by part; empty when it is ready."""
+        reasons = {"server": "it is being stopped"} if self._is_stopping else {}
         if reason := self.worker.why_not_ready():
-            found["worker"] = reason
+            reasons["worker"] = reason
         checks: dict[str, Callable[[], object]] = {
             "store": self._check_store,
             "model": self._check_model,
@@ -226,8 +226,8 @@ class Service:
             try:
                 check()
             except ConvAdvisorError as error:
-                found[part] = str(error)
-        return found
+                reasons[part] = str(error)
+        return reasons
 
     def _check_store(self) -> None:
         self.store.presence.check()
@@ -239,17 +239,17 @@ class Service:
             self.registry.active(device_id)
 
     def _unready(self) -> dict[str, str]:
-        """`shortcomings`, and whether the store can be written, for which it may have to wait for another's lock."""
-        found = self.shortcomings()
-        if "store" not in found:
+        """`shortcomings`, also of writing to the store, which may have to wait for another process's lock."""
+        reasons = self.shortcomings()
+        if "store" not in reasons:
             try:
                 self.store.check_writable()
             except StoreError as error:
-                found["store"] = str(error)
-        return found
+                reasons["store"] = str(error)
+        return reasons
 
 
 def service_of(request: Request) -> Service:
-    """The service behind the application that is asked."""
+    """The service behind a request's application."""
     service: Service = request.app.state.service
     return service

@@ -1,4 +1,4 @@
-"""The worker that owns a server's device: opened in the background, and stopped where its client hangs up."""
+"""The worker that owns a server's device: opened in the background; its tasks stop when their client hangs up."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 OnOpen = Callable[[AnyEngine, Device], object]
-"""What is told of an engine that has been opened, and of its device."""
+"""Called with an engine that has been opened, and its device."""
 
 _RETRY_S: Final = 1.0
 _LAST_START_S: Final = 5.0
-"""For a start of a worker that the end of the service has met halfway."""
+"""Time limit for a worker that is starting when the service ends."""
 
 
 class Worker:
-    """Opens the engine of the server's device, again and again until that succeeds, and asks it.
+    """Opens the engine of the server's device, retrying until that succeeds, and runs tasks on it.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Worker:
     engine : AnyEngine or None
         None until it is open.
     device : Device or None
-        None until the worker has told it.
+        None until the worker has described it.
     """
 
     def __init__(self, settings: Settings, open_engine: OpenEngine) -> None:
@@ -62,28 +62,28 @@ class Worker:
         self._lock = threading.Lock()
 
     def start(self, on_open: OnOpen) -> None:
-        """Begin to open the engine; what is told of it is called once, on a thread of its own."""
+        """Begin to open the engine; `on_open` is called once, on a separate thread."""
         self._opener = threading.Thread(target=self._keep_opening, args=(on_open,), name="open engine", daemon=True)
         self._opener.start()
 
     def stop_opening(self) -> None:
-        """Begin no other attempt to open it."""
+        """Begin no further attempt to open the engine."""
         with self._lock:
             self._closing.set()
 
     def give_up(self) -> None:
-        """Give up what it does for those who wait: each is told so."""
+        """Give up the engine's work; everyone who waits for it gets an error."""
         if self.engine is not None:
             self.engine.close()
 
     def close(self) -> None:
-        """End it, after `stop_opening`."""
+        """Close the engine, after `stop_opening`."""
         self.give_up()
         if self._opener is not None:
             self._opener.join(_LAST_START_S)
 
     def why_not_ready(self) -> str:
-        """Why it can be asked nothing now; empty where it can, and where this installation is for advice alone."""
+        """Why no task can run now; empty if one can, and if this installation is for advice alone."""
         is_ready = self.engine is not None and self.engine.is_alive and self.device is not None
         if is_ready or isinstance(self._failure, NotInstalled):
             return ""
@@ -91,14 +91,14 @@ class Worker:
         return f"its state is {state}" + (f"; {self._failure}" if self._failure else "")
 
     async def opened(self) -> tuple[AnyEngine, Device]:
-        """The engine and its device, once it has started.
+        """The engine and its device, once the worker has started.
 
         Raises
         ------
         WorkerError
-            It does not start.
+            The worker does not start.
         NotInstalled
-            It never will.
+            The worker can never start in this installation.
         """
         if isinstance(self._failure, NotInstalled):
             raise NotInstalled(self._failure.extra, self._failure.package)
@@ -117,7 +117,7 @@ class Worker:
         ------
         ClientGone, QueueFull, DeadlineExceeded, WorkerDied
         ConvAdvisorError
-            The task's own.
+            Raised by the task.
         """
         engine, _ = await self.opened()
         future = asyncio.wrap_future(engine.submit(task, *args, deadline_s=deadline_s))
@@ -132,7 +132,7 @@ class Worker:
         finally:
             hung_up.cancel()
             future.cancel()
-            del future, hung_up  # an error holds this frame, which must not hold the error: it has a caller's tensors
+            del future, hung_up  # an error holds this frame, which must not hold it: it has a caller's tensors
 
     def _keep_opening(self, on_open: OnOpen) -> None:
         while not self._closing.is_set():
@@ -146,10 +146,12 @@ class Worker:
                 if self.engine is not None:
                     self.engine.close()
                 return
-            except Exception as error:  # whatever it is: nobody else starts the worker
-                told = error if isinstance(error, ConvAdvisorError) else WorkerError(f"{type(error).__name__}: {error}")
-                log.warning("the worker does not start: %s", told, exc_info=told is not error)
-                self._failure = told
+            except Exception as error:  # any error: nothing else starts the worker
+                failure = (
+                    error if isinstance(error, ConvAdvisorError) else WorkerError(f"{type(error).__name__}: {error}")
+                )
+                log.warning("the worker does not start: %s", failure, exc_info=failure is not error)
+                self._failure = failure
                 self._closing.wait(_RETRY_S)
             else:
                 return
@@ -168,4 +170,4 @@ class Worker:
         self._ready.set_result((self.engine, self.device))
         log.info("the worker owns %s (%s)", self.device.id, self.device.name)
         if self.device.kind == "cuda":
-            visible_gpus()  # which takes long and is kept: whoever asks for cuda:0 later holds up nobody
+            visible_gpus()  # takes long and is cached: a later request for cuda:0 does not have to wait

@@ -1,4 +1,4 @@
-"""One layer of a sweep: its problems tried in order on one device, whatever its variants do to the worker."""
+"""One layer of a sweep: its problems are tried in order on one device, even if variants crash the worker."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 LEAST_HOPELESS_MS: Final = 5.0
 
 Report = Callable[[float, str], None]
-"""Takes the done fraction, 0 to 1, and the key of the problem that begins."""
+"""Takes the fraction that is done, 0 to 1, and the key of the problem that begins."""
 
 
 class Runs(Protocol):
-    """What runs a task on a device and waits for it, as `app.workers.engine.Engine` does."""
+    """Runs a task on a device and waits for it, as `app.workers.engine.Engine` does."""
 
     @property
     def device_id(self) -> str:
-        """What to call the device in a message."""
+        """The device's name in messages."""
         ...
 
     def run(self, task: Callable[..., Any], *args: Any, deadline_s: float) -> Any:
@@ -38,18 +38,18 @@ class Runs(Protocol):
 
 @dataclass(frozen=True)
 class Terms:
-    """How the layers of one sweep are tried.
+    """Common parameters of the layers of one sweep.
 
     Parameters
     ----------
     device : Device
-        What they are measured on.
+        The device that is measured.
     options : BenchOptions
     run_id : str
     deadline_s : float
-        For the variants of one problem together; where that is not enough, for each of them.
+        Time limit for all variants of one problem together; if that is exceeded, for each of them alone.
     ends_at_s : float, optional
-        Seconds since the epoch: no problem is begun after this time.
+        Seconds since the epoch: no problem starts after this time.
     """
 
     device: Device
@@ -60,7 +60,7 @@ class Terms:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time to begin problems is over."""
+        """Whether no further problem may start."""
         return self.ends_at_s is not None and time.time() >= self.ends_at_s
 
 
@@ -73,7 +73,7 @@ class Trial:
     problem : ConvProblem
     variant_ids : tuple of str
     has_picks : bool
-        Ask for the picks of the device's library too.
+        Also ask for the picks of the device's library.
     """
 
     problem: ConvProblem
@@ -82,12 +82,12 @@ class Trial:
 
 
 Layer = tuple[Trial, ...]
-"""Problems that differ in their batch size alone: one tells which variants need not be launched on the next."""
+"""Problems that differ only in their batch size: one shows which variants need not be launched on the next."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one problem: a measurement a variant, and what the device's library would have chosen."""
+    """The result of one problem: one measurement per variant, and the picks of the device's library."""
 
     problem: ConvProblem
     measurements: list[Measurement]
@@ -112,7 +112,7 @@ def measure_layer(
     Raises
     ------
     WorkerError
-        The device can no longer be used.
+        The device is no longer usable.
     """
     attempt, hopeless = _Attempt(engine, terms), _Hopeless()
     for trial in layer:
@@ -135,13 +135,13 @@ def _try(trial: Trial, attempt: _Attempt, hopeless: _Hopeless) -> Result:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """How one problem is tried."""
+    """Tries one problem on an engine."""
 
     engine: Runs
     terms: Terms
 
     def all_of(self, problem: ConvProblem, variant_ids: list[str]) -> list[Measurement]:
-        """One measurement a variant; where they bring the worker down together, each is tried alone."""
+        """One measurement per variant; variants that together bring the worker down are then tried one by one."""
         if not variant_ids:
             return []
         try:
@@ -154,22 +154,22 @@ class _Attempt:
         return [self._one(problem, variant_id) for variant_id in variant_ids]
 
     def picks(self, problem: ConvProblem) -> list[Pick]:
-        """What the device's library would choose; nothing where asking fails."""
+        """The picks of the device's library; none where asking fails."""
         terms = self.terms
         if terms.device.kind == "cpu":
             return []
         try:
-            found: list[Pick] = self.engine.run(
+            picks: list[Pick] = self.engine.run(
                 tasks.picks, problem, terms.options, terms.run_id, deadline_s=terms.deadline_s
             )
         except ConvAdvisorError as error:
             self._check_worker(error)
             log.warning("%s: no picks: %s", problem.key, error)
             return []
-        return found
+        return picks
 
     def pruned(self, problem: ConvProblem, variant_id: str, why: str) -> Measurement:
-        """A variant that is not launched at all, and why."""
+        """The record of a variant that is not launched, and the reason."""
         return self._unmeasured(problem, variant_id, Outcome.PRUNED, why)
 
     def _one(self, problem: ConvProblem, variant_id: str) -> Measurement:
@@ -181,10 +181,10 @@ class _Attempt:
 
     def _measure(self, problem: ConvProblem, variant_ids: list[str]) -> list[Measurement]:
         terms = self.terms
-        found: list[Measurement] = self.engine.run(
+        measurements: list[Measurement] = self.engine.run(
             tasks.measure, problem, variant_ids, terms.options, terms.run_id, deadline_s=terms.deadline_s
         )
-        return found
+        return measurements
 
     def _failure(self, problem: ConvProblem, variant_id: str, error: ConvAdvisorError) -> Measurement:
         return self._unmeasured(problem, variant_id, outcome_of(error), str(error))
@@ -194,7 +194,7 @@ class _Attempt:
         return Measurement(problem, variant_id, terms.device, outcome, why, l2=terms.options.l2, run_id=terms.run_id)
 
     def _check_worker(self, error: ConvAdvisorError) -> None:
-        """Say nothing about a variant where the device itself can no longer be used."""
+        """Raise if the device itself is no longer usable: the error then says nothing about a variant."""
         try:
             self.engine.run(tasks.describe_device, deadline_s=self.terms.deadline_s)
         except ConvAdvisorError as lost:
@@ -203,7 +203,7 @@ class _Attempt:
 
 
 def outcome_of(error: ConvAdvisorError) -> Outcome:
-    """What has become of a variant that ended its task, or the worker, with this."""
+    """The outcome of a variant that ended its task, or the worker, with this error."""
     match error:
         case LaunchFailed():
             return Outcome.LAUNCH_FAILED
@@ -216,15 +216,15 @@ def outcome_of(error: ConvAdvisorError) -> Outcome:
 class _Hopeless:
     """Variants so far behind at one batch size that they need not be launched at larger ones.
 
-    A launch this long fills the device already, so that a larger batch takes proportionally longer with every variant;
-    and these launches, of seconds each, would take most of a sweep's time.
+    A launch this long fills the device already, so a larger batch takes proportionally longer with every variant; and
+    such launches, of seconds each, would take most of a sweep's time.
     """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[ConvProblem, str], tuple[int, str]] = {}
 
     def learn(self, measurements: list[Measurement]) -> None:
-        """Note who was hopeless on one problem."""
+        """Note the hopeless variants of one problem."""
         best_ms = min((m.time_ms for m in measurements if m.time_ms is not None), default=0.0)
         for m in measurements:
             if m.outcome is not Outcome.PRUNED or m.time_ms is None:
@@ -240,7 +240,7 @@ class _Hopeless:
 
 
 def sweep_layer(engine: Runs, layer: Layer, terms: Terms, report: Report) -> list[Result]:
-    """Measure one layer of a sweep, reporting the key of each problem that begins."""
+    """Measure one layer of a sweep, and report the key of each problem that begins."""
     results: list[Result] = []
     measure_layer(engine, layer, terms, lambda key: report(len(results) / len(layer), key), results.append)
     return results

@@ -1,4 +1,4 @@
-"""Adapting a borrowed tree by minutes of measuring; if interrupted, it uses what it has."""
+"""Adapts a borrowed tree by minutes of measuring; an interrupt leaves it with the measurements made so far."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from conv_advisor.models.registry.on_disk import Registry
 
 _MEASURING: Final = 0.85
-"""Share of the time for layers; in the rest, what the adapted tree chooses is measured where it was not yet."""
+"""Share of the time for layers; the rest is for measuring choices of the adapted tree that are not measured yet."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What so many minutes have brought.
+    """The result of a calibration.
 
     Parameters
     ----------
     device : Device
     lender : TreeModel
-        Whose tree was adapted.
+        The tree that was adapted.
     n_problems : int
-        Measured on the device by now, and no layers that judge every tree.
+        Number of problems measured on the device so far, without the layers that judge every tree.
     outcomes : dict of str to int
-        What came of the attempts of this calibration.
+        Outcomes of this calibration's attempts.
     ended : str
-        Why it ended early; empty where it had its time.
+        Why it ended early; empty if it had its full time.
     found : Adaptation or None
-        None where too little was measured, as `missing` says.
+        None if too little was measured, as `missing` says.
     missing : str
     """
 
@@ -64,30 +64,30 @@ class Calibration:
 
     @property
     def is_better(self) -> bool:
-        """Whether the adapted tree is no worse than the borrowed one on the layers held back."""
+        """Whether the adapted tree is no worse than the borrowed one on the held-back layers."""
         return self.found is not None and not self.found.objections
 
     def to_dict(self, *, is_forced: bool = False) -> dict[str, Any]:
-        """As JSON takes it."""
-        found = self.found
+        """The calibration as JSON."""
+        adaptation = self.found
         return {
             "device": self.device.id,
             "lender": self.lender.device.id,
             "problems": self.n_problems,
             "outcomes": self.outcomes,
             "ended": self.ended or None,
-            "model": found.model.id if found else None,
-            "slowdown": found.after.slowdown if found else None,
-            "champion_slowdown": found.before.slowdown if found else None,
-            "before": asdict(found.before) if found else None,
-            "after": asdict(found.after) if found else None,
-            "promoted": self.is_better or (is_forced and found is not None),
-            "reasons": list(found.objections) if found else [self.missing],
+            "model": adaptation.model.id if adaptation else None,
+            "slowdown": adaptation.after.slowdown if adaptation else None,
+            "champion_slowdown": adaptation.before.slowdown if adaptation else None,
+            "before": asdict(adaptation.before) if adaptation else None,
+            "after": asdict(adaptation.after) if adaptation else None,
+            "promoted": self.is_better or (is_forced and adaptation is not None),
+            "reasons": list(adaptation.objections) if adaptation else [self.missing],
         }
 
 
 def lender_of(device: Device, registry: Registry) -> TreeModel:
-    """The tree to adapt: the device's own, if it was trained there, else that of the nearest GPU.
+    """The tree to adapt: the device's own if it was trained there, else that of the nearest GPU.
 
     Raises
     ------
@@ -98,30 +98,30 @@ def lender_of(device: Device, registry: Registry) -> TreeModel:
     own = registry.active(device.id) if device.id in registry.devices() else None
     if own and _is_own(own):
         return _with_domain(own)
-    found = lent_to(device, [tree for tree in registry.in_use() if _is_own(tree)], needs_times=False)
-    if found is None:
+    lent = lent_to(device, [tree for tree in registry.in_use() if _is_own(tree)], needs_times=False)
+    if lent is None:
         raise NotEnoughData(
             f"device {device.id}: no figures are published for it and no tree is of its architecture, so there is none"
             " to adapt: conv-advisor sweep and train make one"
         )
-    return _with_domain(found)
+    return _with_domain(lent)
 
 
 def _is_own(tree: TreeModel) -> bool:
-    """Whether a tree was trained on its own device, be it refreshed there since, and not borrowed."""
+    """Whether a tree was trained on its own device, possibly refreshed there, and not borrowed."""
     origin = tree.card.get("adapted_from")
     return origin is None or origin["device"] == tree.device.id
 
 
 def _with_domain(tree: TreeModel) -> TreeModel:
-    """The tree, if it says where it was trained: elsewhere an adapted one abstains."""
+    """The tree, if it has the domain of its training, outside which an adapted tree abstains."""
     if DOMAIN not in tree.arrays:
         raise ModelRejected(f"tree {tree.id} of {tree.device.id} keeps no {DOMAIN}: train it again")
     return tree
 
 
 def fit_of(store: Store, device: Device, lender: TreeModel) -> Fit:
-    """What was measured on the device here, beside what is known of the same problems on the lender."""
+    """Measurements of the device, with the known times of the same problems on the lender."""
     keys = store.measured_keys(device.id)
     attempts = store.attempts(keys, device.id)
     mine = known_costs(list(map(problem_of, keys)), {key: summarise(rows) for key, rows in attempts.items()})
@@ -142,19 +142,19 @@ def calibrate(
     on_progress: OnProgress | None = None,
     guard: Callable[[], None] | None = None,
 ) -> Calibration:
-    """Measure the layers on which a tree is least sure, for so long, and adapt it to them.
+    """Measure the layers on which a tree is least sure, for `limit_s`, and adapt the tree to them.
 
     Parameters
     ----------
     store : Store
-        Every attempt joins it as it comes; those of an earlier calibration are not repeated, and count.
+        Receives every attempt at once; attempts of an earlier calibration count, and are not repeated.
     engine : Engine
-        With the device.
+        Owns the device.
     device : Device
     lender : TreeModel
-        As `lender_of` finds it.
+        A tree from `lender_of`.
     limit_s : float
-        No problem is begun after this time.
+        No problem starts after this time.
     seed : int
     options : BenchOptions, optional
     on_progress : callable, optional
@@ -163,8 +163,8 @@ def calibrate(
 
     Notes
     -----
-    An interrupt, and a device that is lost, end the measuring: what was measured until then is adapted to. Times of a
-    throttled or shared device are kept as unsteady, and count for nothing.
+    An interrupt or the loss of the device ends the measuring: the tree is adapted to what was measured until then.
+    Times of a throttled or shared device are stored as unsteady, and do not count.
     """
     options = options or BenchOptions(seed=seed)
     run_id, ended, advisor = f"calibrate-{default_run_id(device, options)}", "", Advisor(lender, device)
@@ -176,28 +176,28 @@ def calibrate(
         ended = "it was interrupted"
     except WorkerError as error:
         ended = f"its worker was lost: {error}"
-    fit, found, missing = fit_of(store, device, lender), None, ""
+    fit, adaptation, missing = fit_of(store, device, lender), None, ""
     try:
-        found = adapt(fit)
+        adaptation = adapt(fit)
     except NotEnoughData as error:
         n_unsteady = measuring.outcomes.get(Outcome.UNSTEADY, 0)
         missing = f"{error}; what was measured is kept, and the same command goes on"
         if n_unsteady:
             missing += f" ({counted(n_unsteady, 'time')} did not count: the device was throttled or shared)"
-    return Calibration(device, lender, len(fit.costs.problems), measuring.outcomes, ended, found, missing)
+    return Calibration(device, lender, len(fit.costs.problems), measuring.outcomes, ended, adaptation, missing)
 
 
 def _choices(fit: Fit) -> Iterator[tuple[ConvProblem, tuple[str, ...]]]:
-    """On the layers held back, what a tree that is adapted without them chooses: it is to be judged by that."""
+    """The choices on the held-back layers of a tree that is adapted without them; they judge the adapted tree."""
     try:
         rest, unseen = held_back(fit.device, fit.costs)
         advisor = Advisor(adapted(fit.on(rest)))
     except NotEnoughData:
         return
     for row, problem in enumerate(unseen.problems):
-        found = advisor.predict(problem)
-        if found and not _is_known(unseen, row, found[0]):
-            yield problem, (found[0],)
+        choice = advisor.predict(problem)
+        if choice and not _is_known(unseen, row, choice[0]):
+            yield problem, (choice[0],)
 
 
 def _is_known(costs: Costs, row: int, variant: str) -> bool:

@@ -1,4 +1,4 @@
-"""Measuring what somebody chooses, a problem and some of its variants at a time, until it is enough or time is over."""
+"""Measures chosen problems, some variants of each at a time, until all are done or the time is over."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from conv_advisor.data.store import Store
 from conv_advisor.kernels.bench import BenchOptions
 
 OnProgress = Callable[[float, str], None]
-"""Takes the share of the time that is over, 0 to 1, and what is measured now."""
+"""Takes the elapsed share of the time, 0 to 1, and the current problem."""
 
 Wanted = Iterable[tuple[ConvProblem, tuple[str, ...]]]
 """Problems, and the variants to measure on each."""
 
 
 class Measuring:
-    """Attempts at what is wanted; each joins the store as it comes, and none that a run has made is made again.
+    """Attempts at chosen problems; each joins the store at once, and none is repeated within a run.
 
     Parameters
     ----------
     store : Store
     engine : Runs
-        With the device.
+        Owns the device.
     device : Device
     options : BenchOptions
     run_id : str
     limit_s : float
-        No problem is begun after this time.
+        No problem starts after this time.
     on_progress : callable, optional
     guard : callable, optional
         Called before each problem; what it raises ends the measuring.
     on_result : callable (Result), optional
-        Called once what came of a problem is in the store.
+        Called once the result of a problem is in the store.
 
     Attributes
     ----------
     outcomes : dict of str to int
-        What came of the attempts.
+        Outcomes of the attempts.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Measuring:
         self._attempted, self._began_s = store.attempted(run_id), time.time()
 
     def run(self, wanted: Wanted, share: float = 1.0) -> bool:
-        """Measure what is wanted, until this share of the time is over; whether it was not over before the end.
+        """Measure these problems until this share of the time is over; False if it was over before the end.
 
         Raises
         ------
@@ -89,11 +89,11 @@ class Measuring:
 
     def _take(self, result: Result) -> None:
         self._store.append(result.measurements)
-        for each in result.measurements:
-            self.outcomes[each.outcome] = self.outcomes.get(each.outcome, 0) + 1
+        for measurement in result.measurements:
+            self.outcomes[measurement.outcome] = self.outcomes.get(measurement.outcome, 0) + 1
         if self._on_result:
             self._on_result(result)
 
 
 def _nobody(_key: str) -> None:
-    """Hears that a problem begins."""
+    """Ignore the start of a problem."""

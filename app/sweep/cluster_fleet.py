@@ -1,4 +1,4 @@
-"""A sweep's workers where they are those of a cluster."""
+"""A sweep on the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class ClusterFleet:
-    """The workers of a cluster, each of which measures one layer at a time.
+    """The workers of a cluster; each measures one layer at a time.
 
-    A layer is one Dask task: its results come when all of it is done, so that a worker that is lost costs its layer.
+    A layer is one Dask task: its results come when all of it is done, so a lost worker costs its whole layer.
 
     Parameters
     ----------
@@ -33,27 +33,27 @@ class ClusterFleet:
 
     @property
     def n_workers(self) -> int:
-        """Workers that can measure now."""
+        """Workers that are available now."""
         return self._engine.n_workers
 
     @property
     def n_places(self) -> int:
-        """One layer a worker, and one that waits for whoever is free first."""
+        """One layer per worker, and one that waits for the first free worker."""
         n_workers = self._engine.n_workers
         return n_workers + 1 if n_workers else 0
 
     def describe(self, deadline_s: float) -> Device:
-        """The device of the workers: the engine uses none with another.
+        """The device of the workers; the engine uses no worker with another device.
 
         Raises
         ------
         WorkerError
         """
-        found: Device = Lent(self._engine).run(tasks.describe_device, deadline_s=deadline_s)
-        return found
+        device: Device = Lent(self._engine).run(tasks.describe_device, deadline_s=deadline_s)
+        return device
 
     def delegate(self, layer: Layer, terms: Terms, on_begin: OnBegin, on_result: OnResult) -> Future[None]:
-        """Measure a layer on whichever worker is free."""
+        """Measure a layer on any free worker."""
         outer: Future[None] = Future()
 
         def begin(_fraction: float, key: str) -> None:

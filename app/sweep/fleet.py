@@ -1,4 +1,4 @@
-"""What a sweep is spread over: devices of this host, each in a worker of its own, or the workers of a cluster."""
+"""The workers of a sweep: devices of this host, each with its own worker, or the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ OnResult = Callable[[Result], None]
 
 
 class Fleet(Protocol):
-    """Workers with devices of one kind, each of which measures one layer at a time."""
+    """Workers with equal devices; each measures one layer at a time."""
 
     patience_s: float
-    """How long to wait for a worker when none is left."""
+    """How long to wait for a worker if none is left."""
 
     @property
     def n_workers(self) -> int:
-        """Workers that can measure now."""
+        """Workers that are available now."""
         ...
 
     @property
     def n_places(self) -> int:
-        """Layers that it is worth to have handed over at once."""
+        """Number of layers that should be handed over at once."""
         ...
 
     def describe(self, deadline_s: float) -> Device:
@@ -44,33 +44,33 @@ class Fleet(Protocol):
         Raises
         ------
         InvalidInput
-            They have different ones.
+            The workers have different devices.
         WorkerError
         """
         ...
 
     def delegate(self, layer: Layer, terms: Terms, on_begin: OnBegin, on_result: OnResult) -> Future[None]:
-        """Measure a layer on whichever worker is free; see `app.sweep.attempt.measure_layer`.
+        """Measure a layer on any free worker; see `app.sweep.attempt.measure_layer`.
 
         Returns
         -------
         future : Future
-            It raises WorkerError where the worker or its device was lost, and what the callbacks raise.
+            Raises WorkerError if the worker or its device was lost, and any error of the callbacks.
         """
         ...
 
     def stop(self) -> None:
-        """Stop what is being measured."""
+        """Stop all measuring."""
         ...
 
 
 class Devices:
-    """Devices of this host: one supervised child each, with a thread here that hands it layers.
+    """Devices of this host: one supervised child process each, with a thread here that hands it layers.
 
     Parameters
     ----------
     engines : sequence of Engine
-        Whoever opened them closes them.
+        The caller closes them.
     """
 
     patience_s = 0.0
@@ -88,12 +88,12 @@ class Devices:
 
     @property
     def n_workers(self) -> int:
-        """Devices that can still be used."""
+        """Devices that are still usable."""
         return len(self._engines) - self._n_lost
 
     @property
     def n_places(self) -> int:
-        """One layer a device: handing over the next takes no time here."""
+        """One layer per device: handing over the next takes no time here."""
         return self.n_workers
 
     def describe(self, deadline_s: float) -> Device:
@@ -103,23 +103,23 @@ class Devices:
         ------
         InvalidInput, WorkerError
         """
-        found: list[Device] = list(
+        devices: list[Device] = list(
             self._threads.map(
                 lambda engine: Lent(engine).run(tasks.describe_device, deadline_s=deadline_s), self._engines
             )
         )
-        for engine, device in zip(self._engines, found, strict=True):
-            if device.fingerprint != found[0].fingerprint:
-                allowed = f"devices like {self._engines[0].device_id} ({found[0].name}) in one sweep"
+        for engine, device in zip(self._engines, devices, strict=True):
+            if device.fingerprint != devices[0].fingerprint:
+                allowed = f"devices like {self._engines[0].device_id} ({devices[0].name}) in one sweep"
                 raise InvalidInput("device", f"{engine.device_id} ({device.name})", allowed)
-        return found[0]
+        return devices[0]
 
     def delegate(self, layer: Layer, terms: Terms, on_begin: OnBegin, on_result: OnResult) -> Future[None]:
-        """Measure a layer on a free device; there is one while no more than `n_places` layers are handed over."""
+        """Measure a layer on a free device; one is free as long as at most `n_places` layers are handed over."""
         return self._threads.submit(self._measure, layer, terms, on_begin, on_result)
 
     def stop(self) -> None:
-        """Stop what is being measured, and wait until it has stopped."""
+        """Stop all measuring, and wait until it has stopped."""
         with self._lock:
             self._is_stopped = True
             for lent in self._lent:

@@ -1,4 +1,4 @@
-"""After an upgrade: a few known times are measured again, and say which variants moved and which layers regressed."""
+"""After an upgrade: measures a few known times again, and says which variants moved and which layers regressed."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ _LOST: Final = (
     *(Outcome.NOT_APPLICABLE, Outcome.NOT_SUPPORTED, Outcome.WORKSPACE_EXCEEDED),
     *(Outcome.COMPILE_FAILED, Outcome.WRONG_RESULT),
 )
-"""What says that a variant which ran before does not any more; a GPU that is busy says nothing of it."""
+"""Outcomes that show that a variant no longer runs; those of a busy GPU do not."""
 _PROBLEMS_AT_ONCE: Final = 512
 REFRESHED: Final = "refreshed"
-"""Field of a tree's card: which tree it was, and until when the times that it was compared with were measured."""
+"""Field of a tree's card: the tree's id before the refresh, and the end of the times that it was compared with."""
 
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What came of a refresh.
+    """The result of a refresh.
 
     Parameters
     ----------
     device : Device
-        As it is now.
+        The device as it is now.
     before : Device
-        As it was when its tree was trained.
+        The device as it was when its tree was trained.
     outcomes : dict of str to int
-        What came of the attempts.
+        Outcomes of the attempts.
     ended : str
-        Why it ended early; empty where it measured what it wanted.
+        Why it ended early; empty if it measured everything it chose.
     found : Findings or None
-        None where too little was measured, as `missing` says.
+        None if too little was measured, as `missing` says.
     model : TreeModel or None
-        The repaired tree; None where nothing moved.
+        The repaired tree; None if nothing moved.
     missing : str
     """
 
@@ -82,11 +82,11 @@ class Refreshed:
 
     @property
     def is_better(self) -> bool:
-        """Whether the repaired tree is nearer to the times of now than the one before it."""
+        """Whether the repaired tree is nearer to the present times than the tree before it."""
         return self.model is not None and self.found is not None and self.found.off_after <= self.found.off_before
 
     def to_dict(self, *, is_forced: bool = False, most: int | None = None) -> dict[str, Any]:
-        """As JSON takes it, with so many of the layers that regressed."""
+        """The refresh as JSON, with at most `most` regressed layers."""
         return {
             "device": self.device.id,
             "changed": {name: list(versions) for name, versions in self.changed.items()},
@@ -112,26 +112,26 @@ def refresh(
     on_progress: OnProgress | None = None,
     guard: Callable[[], None] | None = None,
 ) -> Refreshed:
-    """Measure again some of what is known of a device, and say what has changed since.
+    """Measure some known times of a device again, and report what has changed.
 
     Parameters
     ----------
     store : Store
-        Every attempt joins it as it comes; another refresh of the same driver, libraries and kernels goes on.
+        Receives every attempt at once; a refresh of the same driver, libraries and kernels is continued.
     engine : Runs
-        With the device.
+        Owns the device.
     device : Device
-        As it is now.
+        The device as it is now.
     registry : Registry
-        Has the tree to repair.
+        Contains the tree to repair.
     limit_s : float
-        No problem is begun after this time.
+        No problem starts after this time.
     share : float
-        Of the times that are known, how many may be measured again.
+        Largest share of the known times to measure again.
     seed : int
     options : BenchOptions, optional
     asked : callable
-        As `models.upgrades.refresh.Asked`.
+        See `models.upgrades.refresh.Asked`.
     on_progress : callable, optional
     guard : callable, optional
         Called before each problem; what it raises ends the refresh without a tree.
@@ -142,7 +142,7 @@ def refresh(
 
     Notes
     -----
-    An interrupt, and a device that is lost, end the measuring: what was measured until then is judged.
+    An interrupt or the loss of the device ends the measuring: the report covers what was measured until then.
     """
     options = options or BenchOptions(seed=seed)
     tree = base_of(device, registry)
@@ -162,23 +162,23 @@ def refresh(
         on_result=lambda result: _take(state, result),
     )
     try:
-        for wanted in state.rounds():
-            if not measuring.run(_by_problem(wanted)):
+        for cells in state.rounds():
+            if not measuring.run(_by_problem(cells)):
                 ended = "its time was over"
                 break
     except KeyboardInterrupt:
         ended = "it was interrupted"
     except WorkerError as error:
         ended = f"its worker was lost: {error}"
-    done = Refreshed(device, tree.device, measuring.outcomes, ended, None)
+    refreshed = Refreshed(device, tree.device, measuring.outcomes, ended, None)
     if state.n_timed < LEAST_MEASURED:
-        return replace(done, missing=_missing(state, measuring.outcomes))
-    found = state.findings()
-    return replace(done, found=found, model=_repaired(tree, device, state, found, known, until_us))
+        return replace(refreshed, missing=_missing(state, measuring.outcomes))
+    findings = state.findings()
+    return replace(refreshed, found=findings, model=_repaired(tree, device, state, findings, known, until_us))
 
 
 def base_of(device: Device, registry: Registry) -> TreeModel:
-    """The tree that a refresh repairs: that in use, or where this was refreshed before, the one that it was.
+    """The tree that a refresh repairs: the active one, or if that is a refreshed tree, the tree before its refresh.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def base_of(device: Device, registry: Registry) -> TreeModel:
 
 
 def known_before(records: Records, device_id: str, until_us: int) -> Costs:
-    """The times of plain convolutions that were measured in full on a device before a moment.
+    """The times of plain convolutions that were measured in full on a device before `until_us`.
 
     Raises
     ------
@@ -202,91 +202,93 @@ def known_before(records: Records, device_id: str, until_us: int) -> Costs:
     """
     keys, problems, times = records.measured_keys(device_id), [], []
     for start in range(0, len(keys), _PROBLEMS_AT_ONCE):
-        some = [problem for problem in map(problem_of, keys[start : start + _PROBLEMS_AT_ONCE]) if not problem.epilogue]
-        attempts = records.attempts(some, device_id)
-        for problem in some:
-            found = _times(each for each in attempts.get(problem.key, ()) if each.measured_at_us < until_us)
-            if found:
+        chunk = [
+            problem for problem in map(problem_of, keys[start : start + _PROBLEMS_AT_ONCE]) if not problem.epilogue
+        ]
+        attempts = records.attempts(chunk, device_id)
+        for problem in chunk:
+            measured = _times(attempt for attempt in attempts.get(problem.key, ()) if attempt.measured_at_us < until_us)
+            if measured:
                 problems.append(problem)
-                times.append(found)
+                times.append(measured)
     if not problems:
         raise NotEnoughData(f"device {device_id}: no time is known from before, with which to compare")
-    variants = sorted({name for found in times for name in found})
-    column = {name: place for place, name in enumerate(variants)}
+    variants = sorted({name for measured in times for name in measured})
+    column = {name: index for index, name in enumerate(variants)}
     shape = (len(problems), len(variants))
     time_ms, noise = np.full(shape, np.nan), np.full(shape, np.nan)
-    for row, found in enumerate(times):
-        for name, (each_ms, each_noise) in found.items():
-            time_ms[row, column[name]], noise[row, column[name]] = each_ms, each_noise
-    nothing, is_known = np.zeros(shape, bool), np.isfinite(time_ms)
+    for row, measured in enumerate(times):
+        for name, (variant_ms, variant_noise) in measured.items():
+            time_ms[row, column[name]], noise[row, column[name]] = variant_ms, variant_noise
+    no_cells, is_known = np.zeros(shape, bool), np.isfinite(time_ms)
     unknown = np.full(shape, np.nan)
-    return Costs(tuple(variants), tuple(problems), time_ms, noise, nothing, nothing, is_known, unknown)
+    return Costs(tuple(variants), tuple(problems), time_ms, noise, no_cells, no_cells, is_known, unknown)
 
 
 def _times(attempts: Iterator[Attempt]) -> dict[str, tuple[float, float]]:
     """Time and noise of each variant that was measured in full."""
     by_variant: dict[str, list[Attempt]] = {}
-    for each in attempts:
-        if each.outcome == Outcome.MEASURED and each.time_ms:
-            by_variant.setdefault(each.variant, []).append(each)
+    for attempt in attempts:
+        if attempt.outcome == Outcome.MEASURED and attempt.time_ms:
+            by_variant.setdefault(attempt.variant, []).append(attempt)
     summaries = {name: summary_of(rows) for name, rows in by_variant.items()}
-    return {name: (each.time_ms, each.noise or 0.0) for name, each in summaries.items() if each.time_ms}
+    return {name: (summary.time_ms, summary.noise or 0.0) for name, summary in summaries.items() if summary.time_ms}
 
 
 def _take_again(state: Refresh, store: Store, device_id: str, since_us: int) -> None:
-    """What was measured since a refresh began that now goes on."""
+    """Restore the measurements of a refresh that is being continued."""
     for key, attempts in store.attempts(store.measured_keys(device_id), device_id).items():
-        for each in attempts:
-            if each.measured_at_us >= since_us and each.outcome == Outcome.MEASURED and each.time_ms:
-                state.take(problem_of(key), each.variant, each.time_ms, each.noise or 0.0)
+        for attempt in attempts:
+            if attempt.measured_at_us >= since_us and attempt.outcome == Outcome.MEASURED and attempt.time_ms:
+                state.take(problem_of(key), attempt.variant, attempt.time_ms, attempt.noise or 0.0)
 
 
 def _take(state: Refresh, result: Result) -> None:
-    for each in result.measurements:
-        if each.outcome is Outcome.MEASURED and each.time_ms:
-            state.take(each.problem, each.variant, each.time_ms, each.noise or 0.0)
-        elif each.outcome in _LOST:
-            state.take(each.problem, each.variant, None)
+    for measurement in result.measurements:
+        if measurement.outcome is Outcome.MEASURED and measurement.time_ms:
+            state.take(measurement.problem, measurement.variant, measurement.time_ms, measurement.noise or 0.0)
+        elif measurement.outcome in _LOST:
+            state.take(measurement.problem, measurement.variant, None)
 
 
 def _by_problem(cells: list[tuple[ConvProblem, str]]) -> Iterator[tuple[ConvProblem, tuple[str, ...]]]:
-    """What is to be measured of each problem, in the order in which they come first."""
-    names: dict[ConvProblem, list[str]] = {}
+    """The variants of each problem, in the order in which the problems first appear."""
+    names_of: dict[ConvProblem, list[str]] = {}
     for problem, name in cells:
-        names.setdefault(problem, []).append(name)
-    for problem, each in names.items():
-        yield problem, tuple(each)
+        names_of.setdefault(problem, []).append(name)
+    for problem, names in names_of.items():
+        yield problem, tuple(names)
 
 
 def _missing(state: Refresh, outcomes: dict[str, int]) -> str:
-    """Why nothing can be said, and what becomes of what was measured."""
+    """Why too little was measured, and what becomes of the measurements."""
     n_unsteady = outcomes.get(Outcome.UNSTEADY, 0)
-    said = (
+    reason = (
         f"{counted(state.n_timed, 'known time was', 'known times were')} measured again; allowed: at least"
         f" {LEAST_MEASURED}; what was measured is kept, and the same command goes on"
     )
     if n_unsteady:
-        said += f" ({counted(n_unsteady, 'time')} did not count: the device was throttled or shared)"
-    return said
+        reason += f" ({counted(n_unsteady, 'time')} did not count: the device was throttled or shared)"
+    return reason
 
 
 def _repaired(
-    tree: TreeModel, device: Device, state: Refresh, found: Findings, known: Costs, until_us: int
+    tree: TreeModel, device: Device, state: Refresh, findings: Findings, known: Costs, until_us: int
 ) -> TreeModel | None:
-    """The tree with the times of what moved corrected; None where nothing did.
+    """The tree with the times of moved variants corrected; None if none moved.
 
     Raises
     ------
     ModelRejected, NotEnoughData
     """
-    if not found.moved:
+    if not findings.moved:
         return None
     if DOMAIN not in tree.arrays:
         raise ModelRejected(f"tree {tree.id} of {tree.device.id} keeps no {DOMAIN}: train it again")
     never = held_out_layers()
-    costs = state.corrected(found.moved).where(lambda problem: problem.layer not in never)
+    costs = state.corrected(findings.moved).where(lambda problem: problem.layer not in never)
     card: dict[str, Any] = {
-        REFRESHED: {"model": tree.id, "until_us": until_us, "moved": list(found.moved)},
+        REFRESHED: {"model": tree.id, "until_us": until_us, "moved": list(findings.moved)},
         "confidence": tree.card.get("confidence"),
     }
     return adapted(Fit(tree, device, costs, known), **card)

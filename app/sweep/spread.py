@@ -1,4 +1,4 @@
-"""What a sweep over these workers is spread over."""
+"""Chooses the fleet for a sweep's workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conv_advisor.app.workers.engine import Engine
 
 
 def fleet_of(workers: AnyEngine | Sequence[AnyEngine]) -> Fleet:
-    """What a sweep over these is spread over: one cluster, or devices of this host."""
+    """The fleet of these workers: one cluster, or devices of this host."""
     engines = list(workers) if isinstance(workers, Sequence) else [workers]
     if len(engines) == 1 and isinstance(engines[0], ClusterEngine):
         return ClusterFleet(engines[0])

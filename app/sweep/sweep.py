@@ -32,32 +32,32 @@ log = logging.getLogger(__name__)
 
 DEFAULT_DEADLINE_S: Final = 120.0
 MAX_LOST: Final = 3
-"""Workers that one layer may lose before it is taken for the reason; without those where it has measured something,
-and those that were ended from outside."""
+"""Workers that one layer may lose before it counts as the cause. A loss does not count if the layer has made progress,
+or if the worker was ended from outside."""
 _TICK_S: Final = 0.2
 
 OnProblem = Callable[[int, int, str], None]
-"""Takes the problems done, all problems, and one that is measured now."""
+"""Takes the number of problems done, the number of all problems, and the current one."""
 
 
 @dataclass
 class SweepReport:
-    """What a sweep did.
+    """The result of a sweep.
 
     Parameters
     ----------
     run_id : str
     device : Device
     n_problems : int
-        Problems asked for.
+        Number of problems requested.
     n_attempts : int
         Rows added.
     n_skipped : int
-        Attempts that an earlier part of the run had made already.
+        Attempts that an earlier part of the run had already made.
     outcomes : dict of Outcome to int
-        How many of the rows added had each.
+        How many of the added rows have each outcome.
     is_complete : bool
-        False where the time limit came first.
+        False if the time limit came first.
     elapsed_s : float
     """
 
@@ -72,26 +72,26 @@ class SweepReport:
 
 
 def default_run_id(device: Device, options: BenchOptions) -> str:
-    """The run that a sweep continues unless told otherwise: one a device, its libraries, and the options."""
+    """The default run id of a sweep: one for each device, set of libraries, and options."""
     digest = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
     return f"{device.id}-{device.fingerprint}-{digest}"
 
 
 def drawn(problems: Sequence[ConvProblem], at_most: int | None, seed: int) -> list[ConvProblem]:
-    """So many of the problems at random, in the order in which they are drawn; all, as they are, without a limit."""
+    """At most `at_most` of the problems, drawn at random, in the order of drawing; without a limit all, as they are."""
     if at_most is None:
         return list(problems)
     return random.Random(seed).sample(problems, min(at_most, len(problems)))  # noqa: S311 - no secret
 
 
 def with_epilogues(problems: Iterable[ConvProblem], epilogues: Sequence[Epilogue]) -> list[ConvProblem]:
-    """The problems with each of the epilogues; one that names its own has that alone.
+    """The problems with each of the epilogues; a problem with an epilogue of its own keeps only that.
 
     Parameters
     ----------
     problems : iterable of ConvProblem
     epilogues : sequence of Epilogue
-        `PLAIN` among them where the convolution alone is to be measured too.
+        `PLAIN` among them if the convolution alone is to be measured too.
     """
     return [
         replace(problem, epilogue=epilogue)
@@ -101,7 +101,7 @@ def with_epilogues(problems: Iterable[ConvProblem], epilogues: Sequence[Epilogue
 
 
 def shard_of(problems: Sequence[ConvProblem], index: int, count: int) -> list[ConvProblem]:
-    """Every count-th problem from index on: shards are disjoint, and together they are everything."""
+    """Every count-th problem from index on: shards are disjoint, and together they contain all problems."""
     return list(problems[index::count])
 
 
@@ -119,40 +119,40 @@ def sweep(
     on_progress: OnProblem | None = None,
     stopping: threading.Event | None = None,
 ) -> SweepReport:
-    """Measure what the run has not attempted yet.
+    """Measure everything that the run has not attempted yet.
 
     Parameters
     ----------
     store : Store
     engine : Engine or ClusterEngine, or sequence of Engine
-        One device; several like it of this host; the workers of a cluster, those that join later too.
+        One device; several equal ones of this host; or the workers of a cluster, including those that join later.
     problems : iterable of ConvProblem
-        Repeated ones are measured once. Those of one layer, which differ in the batch size alone, are measured in this
-        order by one worker; so are the layers where there is one, and else the largest are begun first.
+        Duplicates are measured once. One worker measures the problems of a layer, which differ only in the batch size,
+        in this order. A single worker also takes the layers in this order; several start with the largest.
     variant_ids : sequence of str
     options : BenchOptions
     run_id : str
-        Empty: `default_run_id`, so that a repeated sweep goes on where it ended.
+        Empty: `default_run_id`, so that a repeated sweep continues where it ended.
     deadline_s : float
-        For the variants of one problem together; where that is not enough, for each of them.
+        Time limit for all variants of one problem together; if that is exceeded, for each of them alone.
     time_limit_s : float, optional
-        No problem is begun after this time.
+        No problem starts after this time.
     has_picks : bool
-        Ask the device's library what it would choose, of problems that every variant is tried on. On an H200 the first
-        five grouped layers of a worker took 1.6 s each for that, and 0.4 s for cuDNN's variants.
+        Ask the device's library for its picks, on problems that every variant is tried on. On an H200 that took 1.6 s
+        for each of a worker's first five grouped layers, and cuDNN's variants took 0.4 s.
     on_progress : callable, optional
         Called by one thread at a time; what it raises ends the sweep.
     stopping : threading.Event, optional
-        Once it is set, what runs is stopped.
+        Once it is set, running work is stopped.
 
     Raises
     ------
     CancelledError
-        It was stopped.
+        The sweep was stopped.
     InvalidInput
         The engines have different devices.
     WorkerError
-        No worker with a usable device is left. What was measured is in the store, and a repeated sweep goes on.
+        No worker with a usable device is left. The measurements are in the store, and a repeated sweep continues.
     StoreError
     """
     started = time.monotonic()
@@ -180,15 +180,15 @@ def sweep(
 
 
 class _Book:
-    """What a sweep has found so far; the devices work on while rows are written.
+    """Results of a sweep so far; the devices go on while rows are written.
 
     Parameters
     ----------
     store : Store
     report : SweepReport
-        Counted up.
+        Updated with every result.
     n_todo : int
-        Problems that are not measured yet.
+        Number of problems that are not measured yet.
     on_progress : callable, optional
     """
 
@@ -203,13 +203,13 @@ class _Book:
         self._written: Future[None] | None = None
 
     def begin(self, key: str) -> None:
-        """A problem is being measured."""
+        """Note that a problem is being measured."""
         with self._lock:
             if self._on_progress:
                 self._on_progress(self._n_before + len(self.measured), self.report.n_problems, key)
 
     def take(self, result: Result) -> None:
-        """Keep what came of a problem; waits until what came before is written."""
+        """Store the result of a problem; waits until the previous result is written."""
         with self._lock:
             if self._written:
                 self._written.result()
@@ -219,7 +219,7 @@ class _Book:
             self._written = self._writer.submit(_write, self._store, result)
 
     def left_of(self, layer: Layer) -> Layer:
-        """What of a layer is not measured yet."""
+        """The problems of a layer that are not measured yet."""
         return tuple(trial for trial in layer if trial.problem not in self.measured)
 
     def __enter__(self) -> _Book:
@@ -236,14 +236,14 @@ class _Book:
 def _layers(
     problems: list[ConvProblem], variant_ids: Sequence[str], attempted: set[tuple[str, str]], has_picks: bool
 ) -> list[Layer]:
-    """What is still to be tried, problems of one layer together, in the order in which they came."""
-    found: dict[ConvProblem, list[Trial]] = {}
+    """The missing attempts, grouped by layer, in the order of the problems."""
+    trials_by_layer: dict[ConvProblem, list[Trial]] = {}
     for problem in problems:
         missing = tuple(name for name in variant_ids if (problem.key, name) not in attempted)
         if missing:
             trial = Trial(problem, missing, has_picks=has_picks and len(missing) == len(variant_ids))
-            found.setdefault(replace(problem, n=1), []).append(trial)
-    return [tuple(trials) for trials in found.values()]
+            trials_by_layer.setdefault(replace(problem, n=1), []).append(trial)
+    return [tuple(trials) for trials in trials_by_layer.values()]
 
 
 def _size(layer: Layer) -> int:
@@ -251,7 +251,7 @@ def _size(layer: Layer) -> int:
 
 
 def _spread(layers: list[Layer], fleet: Fleet, terms: Terms, book: _Book, stopping: threading.Event) -> None:
-    """Hand layers to whoever is free until all are measured; one whose worker was lost goes to another.
+    """Hand layers to free workers until all are measured; a layer whose worker was lost goes to another worker.
 
     Raises
     ------
@@ -279,7 +279,7 @@ def _spread(layers: list[Layer], fleet: Fleet, terms: Terms, book: _Book, stoppi
 
 
 class _Losses:
-    """Workers that were lost, and how long there has been none."""
+    """Lost workers, and how long there has been no worker."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -288,7 +288,7 @@ class _Losses:
         self._nobody_since: float | None = None
 
     def note(self, layer: Layer, error: WorkerError, *, has_progress: bool) -> None:
-        """A layer has lost its worker; where the layer may be the reason it is not tried for ever."""
+        """Note that a layer has lost its worker; raise if the layer may be the cause and has lost too many."""
         log.warning("%s: its worker was lost: %s", layer[0].problem.key, error)
         self._last = (self._last or error) if isinstance(error, JobNotTaken) else error
         if has_progress or isinstance(error, JobNotTaken | WorkerKilled):
@@ -299,7 +299,7 @@ class _Losses:
             raise WorkerError(f"{first.key} has lost {MAX_LOST} workers, the last one by: {error}") from error
 
     def check_patience(self, n_places: int) -> None:
-        """Give up where there has been no worker for too long."""
+        """Raise if there has been no worker for too long."""
         now = time.monotonic()
         if n_places or self._nobody_since is None:
             self._nobody_since = None if n_places else now

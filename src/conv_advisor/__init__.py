@@ -51,7 +51,7 @@ _MODULES = {
     "Layout": "data.problem",
 }
 
-if not TYPE_CHECKING:  # or a type checker would take any name for one of ours
+if not TYPE_CHECKING:  # else a type checker would accept any name as one of ours
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

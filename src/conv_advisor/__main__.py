@@ -1,4 +1,4 @@
-"""The command ``conv-advisor``, also as ``python -m conv_advisor``: Ctrl-C ends it quietly while it is imported."""
+"""The command ``conv-advisor``, also as ``python -m conv_advisor``: Ctrl-C while it is imported ends it quietly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def main() -> None:
-    """Run the command line; until it is there to handle an interrupt, the system does, which prints no traceback."""
+    """Run the command line; while it is imported, the system handles an interrupt, which prints no traceback."""
     is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # and not ignored, as by nohup
     if is_heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
