@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from conv_advisor.app.jobs.job import Job, JobKind, Key
-from conv_advisor.app.jobs.requests import AnyJob, RetrainJob, kept_request, key_of
+from conv_advisor.app.jobs.requests import AnyJob, CalibrateJob, RetrainJob, kept_request, key_of
 from conv_advisor.app.service.service import Service
+from conv_advisor.app.sweep.calibrate import check_is_gpu
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.shipped import problem_of
@@ -40,6 +41,8 @@ async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) 
     device = await _device_of(service, asked)
     if isinstance(asked, RetrainJob):
         await asyncio.to_thread(_check_enough, service, device.id)
+    if isinstance(asked, CalibrateJob):
+        check_is_gpu(device)
     return await service.writing.run(_create, service, asked, device, known)
 
 

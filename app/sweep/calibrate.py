@@ -86,6 +86,17 @@ class Calibration:
         }
 
 
+def check_is_gpu(device: Device) -> None:
+    """Refuse to calibrate a device of another kind.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    if device.kind != "cuda":
+        raise InvalidInput("device", device.id, "a GPU: conv-advisor sweep and train are for others")
+
+
 def lender_of(device: Device, registry: Registry) -> TreeModel:
     """The tree to adapt: the device's own if it was trained there, else that of the nearest GPU.
 
@@ -93,8 +104,7 @@ def lender_of(device: Device, registry: Registry) -> TreeModel:
     ------
     InvalidInput, NotEnoughData, ModelRejected
     """
-    if device.kind != "cuda":
-        raise InvalidInput("device", device.id, "a GPU: conv-advisor sweep and train are for others")
+    check_is_gpu(device)
     own = registry.active(device.id) if device.id in registry.devices() else None
     if own and _is_own(own):
         return _with_domain(own)

@@ -432,6 +432,12 @@ def test_a_calibration_from_a_tree_that_does_not_say_where_it_was_trained_is_ref
     assert "of fake-gpu keeps no domain" in error["detail"]
 
 
+def test_a_calibration_of_what_is_no_gpu_is_refused_before_it_is_queued(client: Client) -> None:
+    client.app.state.service.store.append(fakes.small_measurements(1.0)[:1])
+    refused = client.post("/v1/jobs", json={"kind": "calibrate", "device": fakes.SMALL_DEVICE.id})
+    assert "a GPU" in is_problem(refused, 400, "invalid-input")["detail"]
+
+
 def test_a_calibration_without_time_says_what_is_missing(tmp_path: Path) -> None:
     with serving(tmp_path, has_tree=False) as own:
         error = ended(own, submitted(own, {"kind": "calibrate", "minutes": 1e-9}))["error"]
