@@ -42,7 +42,7 @@ _MODULES: Final = {
 
 
 class _Commands(Mapping[str, Any]):
-    """Click's commands by name, each imported when it is asked for: to read all of them takes as long as an answer."""
+    """Click's commands by name, each imported on demand: importing all of them takes as long as an answer."""
 
     def __getitem__(self, name: str) -> Any:
         return _command(name, _MODULES[name])
@@ -56,15 +56,15 @@ class _Commands(Mapping[str, Any]):
 
 @cache
 def _command(name: str, module: str) -> Any:
-    found = getattr(import_module(f"{__name__}.{module}"), name)
-    around = typer.Typer(rich_markup_mode=_MARKUP)
-    if isinstance(found, typer.Typer):
-        for each in found.registered_commands:
-            each.cls = Command
-        around.add_typer(found, name=name)
+    entry = getattr(import_module(f"{__name__}.{module}"), name)
+    wrapper = typer.Typer(rich_markup_mode=_MARKUP)
+    if isinstance(entry, typer.Typer):
+        for info in entry.registered_commands:
+            info.cls = Command
+        wrapper.add_typer(entry, name=name)
     else:
-        around.command(name, cls=Command)(found)
-    return typer.main.get_group(around).commands[name]
+        wrapper.command(name, cls=Command)(entry)
+    return typer.main.get_group(wrapper).commands[name]
 
 
 class _Root(Group):
@@ -81,7 +81,7 @@ def _say_version(is_asked: bool) -> None:
 
 
 _MARKUP: Final = None
-"""Plain help: Rich's takes half as long again as the rest of it."""
+"""Plain help: with Rich it would take half as long again."""
 cli = typer.Typer(
     name="conv-advisor", cls=_Root, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=_MARKUP
 )
@@ -97,14 +97,14 @@ def root(
 
 
 _OBJECTS_AT_ONCE: Final = 50_000
-"""New objects before Python looks for circles among them: by default it does every 700, a tenth of a command's time,
-while what is imported is there to stay."""
+"""New objects between two searches for reference cycles. Python's default of 700 costs a tenth of a command's time,
+though most objects come from imports, which stay."""
 
 
 def main() -> None:
-    """Run the command line; a known error is one line on standard error, and exit status 2 for what cannot be asked.
+    """Run the command line; a known error prints one line on standard error, with exit status 2 for invalid requests.
 
-    So is what the operating system refuses: a full disk, a file that may not be written, a folder that is not there.
+    So does a refusal of the operating system, with status 1: a full disk, no permission to write, a missing folder.
     """
     gc.set_threshold(_OBJECTS_AT_ONCE)
     _open_what_is_closed()
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Give a standard stream that was closed (``>&-``) to nobody: the next file to be opened would take its place."""
+    """Point a closed standard stream (``>&-``) at the null device: else the next opened file would take its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - it stays open

@@ -26,18 +26,18 @@ def token(
     from conv_advisor.app.guard.tokens import entry_of, make_token
     from conv_advisor.app.wire.caller import Scope
 
-    made = make_token()
-    line = entry_of(name, split_enum("scopes", scopes, Scope), made)
+    new_token = make_token()
+    line = entry_of(name, split_enum("scopes", scopes, Scope), new_token)
     if file is None:
         sys.stderr.write(f"{line}\n")
     else:
         _add(file, name, line)
         sys.stderr.write(f"its hash is in {file}; the token, which nobody can show again:\n")
-    sys.stdout.write(f"{made}\n")
+    sys.stdout.write(f"{new_token}\n")
 
 
 def _add(file: Path, name: str, line: str) -> None:
-    """Add a line to a file of tokens, which only its owner may read if it is new.
+    """Add a line to a file of tokens; a new file can be read by its owner alone.
 
     Raises
     ------
@@ -47,11 +47,11 @@ def _add(file: Path, name: str, line: str) -> None:
 
     text = ""
     if file.exists():
-        Keyring(path=file)  # what cannot be read is not added to
+        Keyring(path=file)  # refuses a file that cannot be read
         text = file.read_text()
         if any(other.split()[:1] == [name] for other in text.splitlines()):
             raise InvalidInput("name", name, f"one that no token in {file} has")
     else:
         file.touch(mode=0o600)
-    with file.open("a") as kept:
-        kept.write(f"\n{line}\n" if text and not text.endswith("\n") else f"{line}\n")
+    with file.open("a") as stream:
+        stream.write(f"\n{line}\n" if text and not text.endswith("\n") else f"{line}\n")

@@ -1,4 +1,4 @@
-"""The command that advises: on one layer with all that led to it, or on many in a table."""
+"""The command that advises: on one layer with the reasons, or on many in a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conv_advisor.app.cli import layers as given
+from conv_advisor.app.cli import layers as layer_options
 from conv_advisor.app.cli.complete import variants
 from conv_advisor.app.cli.environment import import_numpy_alone, load_settings
 from conv_advisor.app.cli.limits import AdvisedDevice, Deterministic, Only, limits_of
@@ -30,14 +30,14 @@ def advise(
     ] = None,
     dtype: OneDType = DType.FLOAT32,
     layout: OneLayout = Layout.NCHW,
-    stride: given.Stride = None,
-    padding: given.Padding = None,
-    dilation: given.Dilation = None,
-    groups: given.Groups = None,
-    bias: given.Bias = False,
-    residual: given.Residual = False,
-    activation: given.OneActivation = Activation.NONE,
-    input_: given.Input = None,
+    stride: layer_options.Stride = None,
+    padding: layer_options.Padding = None,
+    dilation: layer_options.Dilation = None,
+    groups: layer_options.Groups = None,
+    bias: layer_options.Bias = False,
+    residual: layer_options.Residual = False,
+    activation: layer_options.OneActivation = Activation.NONE,
+    input_: layer_options.Input = None,
     from_: Annotated[
         str | None, typer.Option("--from", help="File of layers, or - for standard input: names, CSV, or JSON lines.")
     ] = None,
@@ -77,7 +77,7 @@ def advise(
     The answer has a confidence, and the times of cuDNN and PyTorch for comparison.
     """
     import_numpy_alone()
-    atexit.register(gc.freeze)  # what is there at the end goes with the process, and is not searched for circles before
+    atexit.register(gc.freeze)  # the process frees all objects at its end: no search for reference cycles is needed
     from conv_advisor.app.advice.advise import advise_one
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.cli import details, say
@@ -89,14 +89,16 @@ def advise(
         raise InvalidInput("--language", str(language), "only with --snippet")
     if as_json and as_csv:
         raise InvalidInput("--csv", "given", "not together with --json")
-    ending = given.ending(bias=bias, residual=residual, activation=activation)
-    how = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
-    named = layer or []
-    if named and from_ is not None:
+    ending = layer_options.ending(bias=bias, residual=residual, activation=activation)
+    options = layer_options.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
+    layers = layer or []
+    if layers and from_ is not None:
         raise InvalidInput("--from", from_, "not together with layers on the command line")
-    if not named and from_ is None:
-        raise InvalidInput("layer", " ".join(named), "a layer, several, or --from with a file of them")
-    problems = given.read_layers(from_, how) if from_ is not None else [how.read(name) for name in named]
+    if not layers and from_ is None:
+        raise InvalidInput("layer", " ".join(layers), "a layer, several, or --from with a file of them")
+    problems = (
+        layer_options.read_layers(from_, options) if from_ is not None else [options.read(name) for name in layers]
+    )
     local = Local(load_settings(), is_brief=True)
     limits = limits_of(local, device, max_workspace_bytes, deterministic, only)
     if from_ is not None or len(problems) > 1 or as_csv:
@@ -127,10 +129,10 @@ def advise(
 def _check_options(
     *, pareto: bool, neighbours: int | None, snippet: bool, max_error: float | None, variant: str | None
 ) -> None:
-    """One thing is shown at a time, and its options go with it."""
-    asked = {"--pareto": pareto, "--neighbours": bool(neighbours), "--snippet": snippet}
-    if sum(asked.values()) > 1:
-        raise InvalidInput("options", " ".join(name for name in asked if asked[name]), f"one of {', '.join(asked)}")
+    """Refuse two views at once, and options of a view that was not chosen."""
+    chosen = {"--pareto": pareto, "--neighbours": bool(neighbours), "--snippet": snippet}
+    if sum(chosen.values()) > 1:
+        raise InvalidInput("options", " ".join(name for name in chosen if chosen[name]), f"one of {', '.join(chosen)}")
     if max_error is not None and not (pareto and max_error > 0):
         raise InvalidInput("--max-error", max_error, "a number above 0, with --pareto")
     if variant and not snippet:

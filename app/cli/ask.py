@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conv_advisor.app.cli import layers as given
+from conv_advisor.app.cli import layers as layer_options
 from conv_advisor.app.cli.complete import devices as devices_here
 from conv_advisor.app.cli.complete import networks as networks_here
 from conv_advisor.app.cli.environment import load_settings
@@ -32,14 +32,14 @@ def variants(
     kind: Annotated[str, typer.Option(help="Only variants for this kind of device: cpu or cuda.")] = "",
     dtype: OneDType = DType.FLOAT32,
     layout: OneLayout = Layout.NCHW,
-    stride: given.Stride = None,
-    padding: given.Padding = None,
-    dilation: given.Dilation = None,
-    groups: given.Groups = None,
-    bias: given.Bias = False,
-    residual: given.Residual = False,
-    activation: given.OneActivation = Activation.NONE,
-    input_: given.Input = None,
+    stride: layer_options.Stride = None,
+    padding: layer_options.Padding = None,
+    dilation: layer_options.Dilation = None,
+    groups: layer_options.Groups = None,
+    bias: layer_options.Bias = False,
+    residual: layer_options.Residual = False,
+    activation: layer_options.OneActivation = Activation.NONE,
+    input_: layer_options.Input = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -58,27 +58,28 @@ def variants(
 
     if kind not in ("", "cpu", "cuda"):
         raise InvalidInput("kind", kind, "cpu, cuda")
-    found = [each for each in catalog.VARIANTS.values() if kind in ("", each.backend.device_kind)]
+    of_kind = [variant for variant in catalog.VARIANTS.values() if kind in ("", variant.backend.device_kind)]
     if layer is not None:
-        ending = given.ending(bias=bias, residual=residual, activation=activation)
-        how = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
-        _show_applicable(how.read(layer), device, found, as_json)
+        ending = layer_options.ending(bias=bias, residual=residual, activation=activation)
+        options = layer_options.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
+        _show_applicable(options.read(layer), device, of_kind, as_json)
         return
     if device is not None:
         raise InvalidInput("--device", device, "only with a layer")
     if as_json:
         from conv_advisor.app.wire.answers.catalogue import variant_answer
 
-        print_json({"variants": [variant_answer(each) for each in found]})
+        print_json({"variants": [variant_answer(variant) for variant in of_kind]})
         return
     rows = [
-        (each.id, each.algorithm, each.backend, "yes" if each.is_deterministic else "no", each.source) for each in found
+        (variant.id, variant.algorithm, variant.backend, "yes" if variant.is_deterministic else "no", variant.source)
+        for variant in of_kind
     ]
     print_table(("variant", "algorithm", "backend", "deterministic", "source"), rows)
 
 
-def _show_applicable(problem: ConvProblem, device_id: str | None, asked: Sequence[Variant], as_json: bool) -> None:
-    """Which variants run a layer, those that do first, as ``GET /v1/variants`` says it."""
+def _show_applicable(problem: ConvProblem, device_id: str | None, candidates: Sequence[Variant], as_json: bool) -> None:
+    """Show which variants run a layer, those that do first, as ``GET /v1/variants`` answers."""
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.advice.reasons import reasons_why_not
     from conv_advisor.app.wire.answers.catalogue import applicability_answer
@@ -87,14 +88,14 @@ def _show_applicable(problem: ConvProblem, device_id: str | None, asked: Sequenc
     local = Local(load_settings(), is_brief=True)
     device, reasons = reasons_why_not(local.known, local.recall, problem, local.known.asked_id(device_id))
     if as_json:
-        answers = [applicability_answer(variant, problem, device, reasons.get(variant.id)) for variant in asked]
+        answers = [applicability_answer(variant, problem, device, reasons.get(variant.id)) for variant in candidates]
         print_json({"variants": answers, "problem": problem_answer(problem), "device": device.id})
         return
     rows: list[tuple[str, str, str]] = [
-        (each.id, Marked("runs", Mark.AHEAD), "") for each in asked if each.id not in reasons
+        (variant.id, Marked("runs", Mark.AHEAD), "") for variant in candidates if variant.id not in reasons
     ]
     n_running = len(rows)
-    rows += [(each.id, "does not", reasons[each.id]) for each in asked if each.id in reasons]
+    rows += [(variant.id, "does not", reasons[variant.id]) for variant in candidates if variant.id in reasons]
     title = (
         f"{problem.brief} {problem.dtype} {problem.layout} on {device.id}: {n_running} of {len(rows)} variants run it"
     )
@@ -125,16 +126,16 @@ def networks(
 
 
 def _show_network(name: str, as_json: bool) -> None:
-    """The layers that advice on the whole of it is about."""
+    """Show the layers that advice on the whole network covers."""
     from conv_advisor.data import networks as catalogue
 
     layers = catalogue.whole(name) if catalogue.is_network(name) else catalogue.layers(name)
     if as_json:
-        found = [{"layer": each.problem.short, "count": each.count, "origin": each.source} for each in layers]
-        print_json({"name": name, "layers": found})
+        entries = [{"layer": layer.problem.short, "count": layer.count, "origin": layer.source} for layer in layers]
+        print_json({"name": name, "layers": entries})
         return
-    title = f"{name}: {counted(len(layers), 'distinct layer')}, {sum(each.count for each in layers)} in one pass"
-    rows = [(each.problem.brief, each.count, each.source) for each in layers]
+    title = f"{name}: {counted(len(layers), 'distinct layer')}, {sum(layer.count for layer in layers)} in one pass"
+    rows = [(layer.problem.brief, layer.count, layer.source) for layer in layers]
     print_table(("layer", "times", "where"), rows, title=title)
     if catalogue.is_network(name):
         print_next(f"conv-advisor plan {name} says what each should run by, and what that gains")
@@ -154,14 +155,20 @@ def devices(as_json: AsJson = False) -> None:
     with_model = local.registry.devices()
     ids = sorted({*measured, *with_model})
     if as_json:
-        found = [
-            {"id": each, "has_model": each in with_model} | (asdict(measured[each]) if each in measured else {})
-            for each in ids
+        entries = [
+            {"id": device_id, "has_model": device_id in with_model}
+            | (asdict(measured[device_id]) if device_id in measured else {})
+            for device_id in ids
         ]
-        print_json({"devices": found, "published": published_answer(ids)})
+        print_json({"devices": entries, "published": published_answer(ids)})
         return
     rows = [
-        (each, measured[each].name if each in measured else "", "yes" if each in with_model else "no") for each in ids
+        (
+            device_id,
+            measured[device_id].name if device_id in measured else "",
+            "yes" if device_id in with_model else "no",
+        )
+        for device_id in ids
     ]
     rows += [(gpu.listed, gpu.name, "borrows one") for gpu in gpus().values() if gpu.id not in ids]
     print_table(("device", "name", "has a model"), rows)

@@ -48,7 +48,7 @@ def calibrate(
         opened = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
         lender = calibrating.lender_of(opened, registry)
         with patient_bar() as show:
-            done = calibrating.calibrate(
+            calibration = calibrating.calibrate(
                 store,
                 engine,
                 opened,
@@ -58,40 +58,50 @@ def calibrate(
                 options=BenchOptions(workspace_limit_bytes=settings.workspace_limit_bytes, seed=seed),
                 on_progress=lambda share, doing: show(share, 1, doing),
             )
-        result = done.to_dict(is_forced=force)
-        if done.found:
+        result = calibration.to_dict(is_forced=force)
+        if calibration.found:
             models = SharedModels(registry, store.engine)
             models.join()
-            models.add(done.found.model, in_charge=result["promoted"])
+            models.add(calibration.found.model, in_charge=result["promoted"])
     if as_json:
         print_json(result)
         return
-    _show(done, is_promoted=result["promoted"])
+    _show(calibration, is_promoted=result["promoted"])
 
 
-def _show(done: Calibration, *, is_promoted: bool) -> None:
-    """What it gained, or what is missing.
+def _show(calibration: Calibration, *, is_promoted: bool) -> None:
+    """Show what calibrating gained, or raise what is missing.
 
     Raises
     ------
     NotEnoughData
     """
-    if done.found is None:
-        raise NotEnoughData(f"{done.ended}: {done.missing}" if done.ended else done.missing)
-    device, found = done.device, done.found
+    if calibration.found is None:
+        raise NotEnoughData(f"{calibration.ended}: {calibration.missing}" if calibration.ended else calibration.missing)
+    device, adapted = calibration.device, calibration.found
     state = "is in use" if is_promoted else "is kept, and not in use"
-    write(Marked(f"Tree {found.model.id} of {device.name} {state}.", Mark.HEAD))
-    if done.ended:
-        write(f"It ended early, since {done.ended}: what was measured until then counts.")
-    write(f"{counted(done.n_problems, 'problem')} measured there; the tree was that of {done.lender.device.name}")
+    write(Marked(f"Tree {adapted.model.id} of {device.name} {state}.", Mark.HEAD))
+    if calibration.ended:
+        write(f"It ended early, since {calibration.ended}: what was measured until then counts.")
+    write(
+        f"{counted(calibration.n_problems, 'problem')} measured there; "
+        f"the tree was that of {calibration.lender.device.name}"
+    )
     rows = [
-        (name, each.n_problems, f"{each.slowdown:.3f}", f"{each.p95:.2f}", f"{each.worst:.2f}", _share(each.time_error))
-        for name, each in (("before", found.before), ("after", found.after))
+        (
+            name,
+            score.n_problems,
+            f"{score.slowdown:.3f}",
+            f"{score.p95:.2f}",
+            f"{score.worst:.2f}",
+            _share(score.time_error),
+        )
+        for name, score in (("before", adapted.before), ("after", adapted.after))
     ]
     columns = ("", "problems", "slowdown", "p95", "worst", "times off by")
     print_table(columns, rows, title="on layers held back from adapting, against the fastest measured there")
-    print_table(("outcome", "attempts"), sorted(done.outcomes.items()))
-    for reason in found.objections:
+    print_table(("outcome", "attempts"), sorted(calibration.outcomes.items()))
+    for reason in adapted.objections:
         write(f"against it: {reason}")
     again = "the same command again measures more"
     print_next(

@@ -67,9 +67,9 @@ def resolve_devices(text: str, settings: Settings) -> list[str]:
     """
     from conv_advisor.app.workers.engine import resolve_device
 
-    named = [load_settings(device=word).device for word in split_words("device", text)]
-    found = [resolve_device(device, start_timeout_s=settings.start_timeout_s) for device in named]
-    return list(dict.fromkeys(found))
+    devices = [load_settings(device=word).device for word in split_words("device", text)]
+    device_ids = [resolve_device(device, start_timeout_s=settings.start_timeout_s) for device in devices]
+    return list(dict.fromkeys(device_ids))
 
 
 def _say(address: Any) -> None:

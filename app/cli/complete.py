@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def devices(incomplete: str) -> list[str]:
-    """Devices that ship measurements or have a tree here, and GPUs of which facts are published."""
+    """Devices that ship measurements or have a tree here, and GPUs with published facts."""
     from conv_advisor.app.cli.environment import load_settings
     from conv_advisor.data.gpus import listed
     from conv_advisor.data.shipped import Shipped
@@ -17,21 +17,21 @@ def devices(incomplete: str) -> list[str]:
 
 
 def networks(incomplete: str) -> list[str]:
-    """Networks and groups of them, of a list the last."""
+    """Networks and groups of them; in a list, its last entry is completed."""
     from conv_advisor.data import networks as catalogue
 
     return _last_of_list(incomplete, catalogue.names())
 
 
 def models(incomplete: str) -> list[str]:
-    """Networks that are planned by their name; of a file nothing, which a shell then completes by itself."""
+    """Networks that are planned by their name; file names are left to the shell."""
     from conv_advisor.data import networks as catalogue
 
     return _beginning(incomplete, filter(catalogue.is_network, catalogue.names()))
 
 
 def variants(incomplete: str) -> list[str]:
-    """Variants, of a list the last."""
+    """Variants; in a list, its last entry is completed."""
     from conv_advisor.kernels.catalog import VARIANTS
 
     return _last_of_list(incomplete, VARIANTS)

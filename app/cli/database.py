@@ -1,4 +1,4 @@
-"""Commands for whoever looks after the database."""
+"""Commands for the administrator of the database."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def revision(as_json: AsJson = False) -> None:
 
     try:
         engine = open_engine(load_settings().store_url)
-        found = schema.revision(engine)
+        current = schema.revision(engine)
     except (SQLAlchemyError, OSError) as error:
         raise StoreError(f"cannot read the store: {getattr(error, 'orig', None) or error}") from error
     engine.dispose()
-    _show({"revision": found, "needed": schema.HEAD}, as_json)
+    _show({"revision": current, "needed": schema.HEAD}, as_json)
 
 
 @database.command()

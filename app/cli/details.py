@@ -1,4 +1,4 @@
-"""What `advise` prints on demand: what to weigh, the nearest measured layers, a program."""
+"""What `advise` prints on demand: tradeoffs, the nearest measured layers, a program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def show_pareto(
     advisor: Advisor, recall: Recall, advice: Advice, limits: Limits, bounds: Bounds, as_json: bool
 ) -> None:
-    """Time against workspace, error and determinism, and the other layout.
+    """Print time against workspace, error and determinism, and the other layout.
 
     Raises
     ------
@@ -31,35 +31,35 @@ def show_pareto(
     """
     from conv_advisor.app.advice.details import pareto_answer, weighed
 
-    found, other = weighed(recall, advisor, advice, limits, bounds)
+    pareto, other = weighed(recall, advisor, advice, limits, bounds)
     if as_json:
-        print_json(pareto_answer(found, other))
+        print_json(pareto_answer(pareto, other))
         return
     columns = ("variant", "time", "time is", "workspace", "error", "error is", "", "")
     rows = [
         (
-            *(each.variant, text.time(each.time_ms), source_of(each.source), workspace(each.workspace_bytes)),
-            *(text.error(each.max_error), each.error_source),
+            *(point.variant, text.time(point.time_ms), source_of(point.source), workspace(point.workspace_bytes)),
+            *(text.error(point.max_error), point.error_source),
             *(
-                "" if each.is_deterministic else "not deterministic",
-                Marked("front" if each.is_on_front else "", Mark.AHEAD),
+                "" if point.is_deterministic else "not deterministic",
+                Marked("front" if point.is_on_front else "", Mark.AHEAD),
             ),
         )
-        for each in found.points
+        for point in pareto.points
     ]
     write(Marked(title(advice), Mark.HEAD))
     write_table(columns, rows, right=(1,))
     write("front: on the Pareto front, where no other variant is as good in everything and better in something.")
     if other:
         write(_said_of(other))
-    if advice.variant not in {point.variant for point in found.points}:
+    if advice.variant not in {point.variant for point in pareto.points}:
         write(f"Without the limits of error and slowdown: {advice.trusted}")
         return
     show_trust(advice)
 
 
 def show_neighbours(records: Records, advice: Advice, count: int, as_json: bool) -> None:
-    """The nearest measured layers.
+    """Print the nearest measured layers.
 
     Raises
     ------
@@ -70,25 +70,30 @@ def show_neighbours(records: Records, advice: Advice, count: int, as_json: bool)
     from conv_advisor.models.advice.neighbours import Neighbourhood, describe
 
     nearest = Neighbourhood(records.measured_keys(advice.device_id)).nearest(advice.problem, count)
-    known = records.summaries([problem for problem, _ in nearest], advice.device_id)
-    found = describe(nearest, known, advice.variant)
+    summaries = records.summaries([problem for problem, _ in nearest], advice.device_id)
+    neighbours = describe(nearest, summaries, advice.variant)
     if as_json:
-        print_json(neighbours_answer(advice, found))
+        print_json(neighbours_answer(advice, neighbours))
         return
     columns = ("layer", "octaves away", "fastest there", "time there", "advised there")
     rows = [
         (
-            *(ConvProblem.parse(each.layer).brief, f"{each.distance:.2f}", each.variant, text.time(each.time_ms)),
-            "not timed" if each.advised_slowdown is None else text.slowdown(each.advised_slowdown),
+            *(
+                ConvProblem.parse(neighbour.layer).brief,
+                f"{neighbour.distance:.2f}",
+                neighbour.variant,
+                text.time(neighbour.time_ms),
+            ),
+            "not timed" if neighbour.advised_slowdown is None else text.slowdown(neighbour.advised_slowdown),
         )
-        for each in found
+        for neighbour in neighbours
     ]
     write(Marked(f"{title(advice)}: {advice.variant}, {text.time(advice.best.time_ms)}", Mark.HEAD))
     write_table(columns, rows, right=(1, 3, 4))
 
 
 def show_snippet(advice: Advice, variant: str | None, limits: Limits, language: Language | None, as_json: bool) -> None:
-    """A program, and nothing else, so that it can be put into a file.
+    """Print a program, and nothing else, so that it can be put into a file.
 
     Raises
     ------
@@ -105,12 +110,12 @@ def show_snippet(advice: Advice, variant: str | None, limits: Limits, language: 
 
 def _said_of(other: OtherLayout) -> str:
     if other.speedup >= 1:
-        said = f"{other.layout.upper()} would be {other.speedup:.2f}× as fast"
+        sentence = f"{other.layout.upper()} would be {other.speedup:.2f}× as fast"
     else:
-        said = f"{other.layout.upper()} would take {1 / other.speedup:.2f}× as long"
-    said += f" if x and y were in it already: {other.variant}, {text.time(other.time_ms)}, {other.source}"
+        sentence = f"{other.layout.upper()} would take {1 / other.speedup:.2f}× as long"
+    sentence += f" if x and y were in it already: {other.variant}, {text.time(other.time_ms)}, {other.source}"
     if other.least_conversion_ms is None or other.speedup_converted is None:
-        return f"{said}."
+        return f"{sentence}."
     converted = f"at most {other.speedup_converted:.2f}× as fast" if other.speedup_converted >= 1 else "slower"
     least = text.time(other.least_conversion_ms)
-    return f"{said}; converting them takes at least {least}, which makes it {converted}."
+    return f"{sentence}; converting them takes at least {least}, which makes it {converted}."

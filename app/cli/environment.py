@@ -1,4 +1,4 @@
-"""What a command has of its environment: the settings, and NumPy; each when it is needed, for help needs neither."""
+"""What a command takes from its environment: the settings and NumPy, loaded on demand, since help needs neither."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """What `app.settings.load_settings` gives."""
+    """The same as `app.settings.load_settings`, imported on demand."""
     from conv_advisor.app import settings
 
     return settings.load_settings(**overrides)
 
 
 def import_numpy_alone() -> None:
-    """Import NumPy without threads to multiply on, for a command that multiplies nothing.
+    """Import NumPy without its BLAS threads, for a command that multiplies no matrices.
 
-    To start them takes a quarter of the import. Whatever this process starts later has as many as it likes, and so has
-    this one where the environment says how many.
+    Starting the threads takes a quarter of the import. Child processes choose their own number of threads, and a number
+    that the environment sets stays in force here.
     """
     is_said = _THREADS in os.environ
     os.environ.setdefault(_THREADS, "1")
     try:
-        import numpy  # noqa: F401 - whoever needs it imports it again, and finds it there
+        import numpy  # noqa: F401 - later imports find it loaded
     finally:
         if not is_said:
             del os.environ[_THREADS]

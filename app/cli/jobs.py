@@ -30,14 +30,14 @@ def list_(
     from conv_advisor.app.jobs.answers import job_answer
 
     with _opened() as opened:
-        found = opened.list(limit)
+        newest = opened.list(limit)
     if as_json:
-        print_json({"jobs": [job_answer(job) for job in found]})
+        print_json({"jobs": [job_answer(job) for job in newest]})
         return
-    if not found:
+    if not newest:
         write("No job was ever submitted: a server that shares this database takes them, POST /v1/jobs.")
         return
-    rows = [(job.id, job.kind, job.state, f"{job.progress:.0%}", job.attempt, job.message) for job in found]
+    rows = [(job.id, job.kind, job.state, f"{job.progress:.0%}", job.attempt, job.message) for job in newest]
     print_table(("id", "kind", "state", "done", "attempt", "message"), rows, title="jobs")
 
 

@@ -42,7 +42,7 @@ _PAIR: Final = re.compile(r"([0-9]{1,10})(?:[x×,]([0-9]{1,10}))?")
 
 @dataclass(frozen=True)
 class Written:
-    """What goes with layers on the command line.
+    """The options that go with layers on the command line.
 
     Parameters
     ----------
@@ -84,14 +84,14 @@ class Written:
 
     @property
     def common(self) -> dict[str, Any]:
-        """What holds for a layer that does not say otherwise."""
+        """Parameters that hold for a layer that does not set its own."""
         return {"dtype": self.dtype, "layout": self.layout, **self.changes}
 
 
 def ending(*, bias: bool, residual: bool, activation: Activation) -> dict[str, bool | Activation]:
-    """What of an epilogue the options name."""
-    named: dict[str, bool | Activation] = {"bias": bias, "residual": residual, "activation": activation}
-    return {name: value for name, value in named.items() if value and value is not Activation.NONE}
+    """The parts of an epilogue that the options name."""
+    parts: dict[str, bool | Activation] = {"bias": bias, "residual": residual, "activation": activation}
+    return {name: value for name, value in parts.items() if value and value is not Activation.NONE}
 
 
 def written(
@@ -104,7 +104,7 @@ def written(
     shape: str | None,
     **ending: bool | Activation,
 ) -> Written:
-    """What the options say; bias, residual and activation by name.
+    """The options, read; bias, residual and activation by name.
 
     Raises
     ------
@@ -119,17 +119,17 @@ def written(
     return Written(dtype, layout, changes | ending, shape)
 
 
-def read_layers(source: str, how: Written) -> list[ConvProblem]:
+def read_layers(source: str, defaults: Written) -> list[ConvProblem]:
     """The layers of a file, or of standard input.
 
     Parameters
     ----------
     source : str
-        A path, or ``-``. It has a JSON object of named parameters a line; or comma-separated values under a line of
-        their names; or a layer a line, which may go on with a dtype, and then a layout. What follows a ``#`` on a line
-        of the last kind is a remark.
-    how : Written
-        What holds for layers that do not say otherwise.
+        A path, or ``-``. Its lines are JSON objects of named parameters; or comma-separated values under a line of
+        their names; or layers, each maybe followed by a dtype, and then a layout. In a file of the last kind, ``#``
+        begins a comment.
+    defaults : Written
+        What holds for layers that do not set their own.
 
     Raises
     ------
@@ -138,17 +138,17 @@ def read_layers(source: str, how: Written) -> list[ConvProblem]:
     """
     lines = _lines(source)
     kind = _kind(lines)
-    named = "standard input" if source == STANDARD_INPUT else Path(source).name
-    found = []
+    source_name = "standard input" if source == STANDARD_INPUT else Path(source).name
+    problems = []
     for number, line in kind(lines):
         try:
-            found.append(line.read(how))
+            problems.append(line.read(defaults))
         except InvalidInput as error:
             field, value, allowed = error.args
-            raise InvalidInput(f"{named} line {number}: {field}", value, allowed) from None
-    if not found:
+            raise InvalidInput(f"{source_name} line {number}: {field}", value, allowed) from None
+    if not problems:
         raise InvalidInput("--from", source, "a text with at least one layer")
-    return found
+    return problems
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class _Named:
     text: str
     given: Mapping[str, Any]
 
-    def read(self, how: Written) -> ConvProblem:
+    def read(self, defaults: Written) -> ConvProblem:
         from pydantic import ValidationError
 
         from conv_advisor.app.wire.layers import problem_from
@@ -168,26 +168,26 @@ class _Named:
             own = LayerParameters.model_validate(dict(self.given)).given()
         except ValidationError as error:
             raise InvalidProblem(*first_fault(error)) from None
-        return problem_from(own, how.common)
+        return problem_from(own, defaults.common)
 
 
 @dataclass(frozen=True)
 class _Typed:
-    """A line of a layer, and maybe its dtype and layout."""
+    """A line with a layer, and maybe its dtype and layout."""
 
     text: str
 
-    def read(self, how: Written) -> ConvProblem:
+    def read(self, defaults: Written) -> ConvProblem:
         from conv_advisor.app.wire.layers import problem_from
         from conv_advisor.app.wire.pasted import is_call
 
         if is_call(self.text):
-            return how.read(self.text)
+            return defaults.read(self.text)
         words = self.text.split()
         if len(words) > 3:
             raise InvalidInput("layer", self.text, "a layer, a dtype, a layout")
         kind = dict(zip(("dtype", "layout"), words[1:], strict=False))
-        return problem_from({"layer": words[0], **kind}, how.common)
+        return problem_from({"layer": words[0], **kind}, defaults.common)
 
 
 def _kind(lines: Sequence[str]) -> Any:
@@ -206,14 +206,14 @@ def _json_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Named]]:
         if not line.strip():
             continue
         try:
-            given = json.loads(line, object_pairs_hook=distinct)
+            parameters = json.loads(line, object_pairs_hook=distinct)
         except ValueError:
-            given = None
+            parameters = None
         except InvalidInput as error:
             raise InvalidInput(f"line {number}: {error.field}", line, error.allowed) from None
-        if not isinstance(given, dict):
+        if not isinstance(parameters, dict):
             raise InvalidInput(f"line {number}", line, 'one JSON object, such as {"layer": "14-1-3-256-128"}')
-        yield number, _Named(line.strip(), given)
+        yield number, _Named(line.strip(), parameters)
 
 
 def _csv_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Named]]:
@@ -228,8 +228,8 @@ def _csv_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Named]]:
         text = ",".join(row)
         if len(row) > len(head):
             raise InvalidInput(f"line {rows.line_num}", text, f"{len(head)} values, as the line of names has")
-        given = {name: cell.strip() for name, cell in zip(head, row, strict=False) if cell.strip()}
-        yield rows.line_num, _Named(text, given)
+        parameters = {name: cell.strip() for name, cell in zip(head, row, strict=False) if cell.strip()}
+        yield rows.line_num, _Named(text, parameters)
 
 
 def _plain_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Typed]]:
@@ -254,8 +254,8 @@ def _lines(source: str) -> list[str]:
 
 
 def _pair(option: str, text: str) -> tuple[int, int]:
-    found = _PAIR.fullmatch(text.strip())
-    if found is None:
+    match = _PAIR.fullmatch(text.strip())
+    if match is None:
         raise InvalidInput(f"--{option}", text, "a number, or two of height and width, such as 2 or 2x1")
-    first, second = found.groups()
+    first, second = match.groups()
     return int(first), int(second or first)

@@ -128,7 +128,7 @@ def evaluate(
 
 
 def _measured(records: Records, device: str) -> str:
-    """The id of a device that was measured, by any of its names; a CPU that was not is told how it is.
+    """The id of a measured device, from any of its names; for a CPU that was not measured, the error says how to.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def _judge(
     from conv_advisor.models.evaluation.evaluate import evaluate as judge
     from conv_advisor.models.evaluation.peers import PEERS, read_peers
 
-    members = [each for name in split_words("networks", names) for each in networks.GROUPS.get(name, (name,))]
+    members = [member for name in split_words("networks", names) for member in networks.GROUPS.get(name, (name,))]
     never_trained = {name: [layer.problem for layer in networks.layers(name)] for name in members}
     peers = PEERS / f"{device}.parquet"
     return judge(
@@ -178,17 +178,17 @@ def _judge(
 def _show_part(title: str, part: Part) -> None:
     _show_scores(f"{title}, all", part.overall)
     for scores in (part.by_precision, part.by_network):
-        for name, found in scores.items():
-            _show_scores(f"{title}: {name}", found)
+        for name, by_rule in scores.items():
+            _show_scores(f"{title}: {name}", by_rule)
     rules = dict.fromkeys([*part.n_left_out, *part.n_silent])
     gone = [(rule, part.n_left_out.get(rule, 0), part.n_silent.get(rule, 0)) for rule in rules]
     if gone:
         columns = ("rule", "chooses what was given up on", "says nothing")
         print_table(columns, gone, title=f"{title}: problems that these leave out for everybody")
-    for name, found in part.trees.items():
-        _show_scores(f"{title}, trees alone: {name}", found)
-    for name, found in part.in_common.items():
-        _show_scores(f"{title}, only what every rule was judged on, against one oracle: {name}", found)
+    for name, by_rule in part.trees.items():
+        _show_scores(f"{title}, trees alone: {name}", by_rule)
+    for name, by_rule in part.in_common.items():
+        _show_scores(f"{title}, only what every rule was judged on, against one oracle: {name}", by_rule)
     rows = [(name, error.n_problems, error.median, error.p90) for name, error in part.time_error.items()]
     error_columns = ("", "problems", "median", "90th percentile")
     if rows:
@@ -196,7 +196,7 @@ def _show_part(title: str, part: Part) -> None:
 
 
 def _show_tuning(report: Report) -> None:
-    """Whether PyTorch's tuning pays; nothing where it was not timed."""
+    """Print whether PyTorch's tuning pays; nothing where it was not timed."""
     columns = (
         "",
         "problems",
@@ -206,7 +206,9 @@ def _show_tuning(report: Report) -> None:
         "of all, s",
         "first call untuned, s",
     )
-    rows = [(name, *(getattr(each, field.name) for field in fields(each))) for name, each in report.tuning.items()]
+    rows = [
+        (name, *(getattr(tuning, field.name) for field in fields(tuning))) for name, tuning in report.tuning.items()
+    ]
     if rows:
         trees = ", ".join(report.tuning_trees)
         print_table(columns, rows, title=f"is tuning worth it, against the advice of tree {trees} in the same run")
@@ -221,9 +223,9 @@ def _train_into(
     is_forced: bool,
     report_file: Path | None = None,
 ) -> dict[str, Any]:
-    """Train, and write the tree to a folder; what ships says on its card what it is worth on networks left out.
+    """Train, and write the tree to a folder; the card of a tree that ships has its scores on networks left out.
 
-    What would ship in the place of a better tree is not written, unless that is forced.
+    A tree that is worse than the one it would replace is written only if that is forced.
     """
     from conv_advisor.kernels.cpu.threads import available_cores
     from conv_advisor.models.evaluation.report import scores_of
@@ -233,14 +235,14 @@ def _train_into(
 
     records = records_of(load_settings())
     champion = _shipped_tree(folder) if ship else None
-    found = challenge(
+    outcome = challenge(
         records.table(device),
         champion,
         device_id=device,
         on_progress=lambda share: on_progress(share / 2),
         n_threads=min(MOST_THREADS, available_cores()),
     )
-    model, is_written = found.model, is_forced or found.is_no_worse
+    model, is_written = outcome.model, is_forced or outcome.is_no_worse
     if ship and is_written:
         report = _judge(records, device, None, lambda share: on_progress(0.5 + share / 2), model=model, trains=True)
         model = with_scores(model, scores_of(report))
@@ -248,22 +250,22 @@ def _train_into(
             report_file.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if is_written:
         write(folder, model)
-    changes = found.changes.to_dict() if found.changes else None
+    changes = outcome.changes.to_dict() if outcome.changes else None
     return {
         "device": device,
         "model": model.id,
-        "slowdown": found.slowdown,
-        "champion_slowdown": None if math.isnan(found.champion_slowdown) else found.champion_slowdown,
+        "slowdown": outcome.slowdown,
+        "champion_slowdown": None if math.isnan(outcome.champion_slowdown) else outcome.champion_slowdown,
         "folder": str(folder),
         "written": is_written,
         "forced": is_forced,
-        "reasons": list(found.objections),
+        "reasons": list(outcome.objections),
         "changes": changes,
     }
 
 
 def _shipped_tree(folder: Path) -> TreeModel | None:
-    """The tree that ships now; None where there is none, or none that can be read: a new one is then the way out."""
+    """The tree that ships now; None where there is none, or none that can be read, so that a new one can replace it."""
     from conv_advisor.models.tree.file import read
 
     try:
@@ -274,7 +276,7 @@ def _shipped_tree(folder: Path) -> TreeModel | None:
 
 
 def _show_result(result: dict[str, Any]) -> None:
-    """What came of training, and the layers that got better and worse."""
+    """Print the result of training, and the layers that got better and worse."""
     changes = result.pop("changes") or {}
     reasons = result.pop("reasons")
     facts = [(name, "" if value is None else str(value)) for name, value in result.items()]
@@ -284,14 +286,14 @@ def _show_result(result: dict[str, Any]) -> None:
     columns = ("problem", "before", "slowdown", "now", "slowdown")
     names = ("problem", "before", "slowdown_before", "after", "slowdown_after")
     for title in ("better", "worse"):
-        rows = [[each[name] for name in names] for each in changes.get(title, ())]
+        rows = [[change[name] for name in names] for change in changes.get(title, ())]
         if rows:
             print_table(columns, rows, title=f"{title} than with the tree before, on layers neither was trained on")
     _show_next(result)
 
 
 def _show_next(result: dict[str, Any]) -> None:
-    """What to do with a new tree, or with one that was refused."""
+    """Print what to do with a new tree, or with one that was refused."""
     device = result["device"]
     judge = f"conv-advisor evaluate --device {device} says how good such trees are on networks that they have not seen"
     if result.get("promoted"):
@@ -304,6 +306,6 @@ def _show_next(result: dict[str, Any]) -> None:
 
 def _show_scores(title: str, scores: dict[str, Score]) -> None:
     names = ("n_problems", "geometric_mean", "p95", "worst", "share_tied", "share_refused")
-    rows = [(rule, *(getattr(each, name) for name in names)) for rule, each in scores.items()]
+    rows = [(rule, *(getattr(score, name) for name in names)) for rule, score in scores.items()]
     columns = ("rule", "problems", "geometric mean", "p95", "worst", "tied", "refused")
     print_table(columns, rows, title=f"{title}: slowdown against the oracle")

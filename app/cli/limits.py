@@ -1,4 +1,4 @@
-"""The options that say what advice is for and what a variant must be, of every command that advises."""
+"""The options that every command that advises has: the device, and what a variant must be."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def named_device(device: str | None) -> str | None:
-    """A device that is named; an empty name is that of a variable which nobody has set."""
+    """The device's name; an empty one is refused, since it comes from a shell variable that was not set."""
     if device == "":
         raise typer.BadParameter("''; leave it out for the default")
     return device

@@ -1,4 +1,4 @@
-"""The command that runs one convolution, and what commands that measure share."""
+"""The command that runs one convolution, and the functions that measuring commands share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from conv_advisor.app.cli import layers as given
+from conv_advisor.app.cli import layers as layer_options
 from conv_advisor.app.cli.cluster import SchedulerOption, resolve_devices
 from conv_advisor.app.cli.complete import variants as variants_here
 from conv_advisor.app.cli.environment import load_settings
@@ -66,14 +66,14 @@ def convolve(
     ] = None,
     dtype: OneDType = DType.FLOAT32,
     layout: OneLayout = Layout.NCHW,
-    stride: given.Stride = None,
-    padding: given.Padding = None,
-    dilation: given.Dilation = None,
-    groups: given.Groups = None,
-    bias: given.Bias = False,
-    residual: given.Residual = False,
-    activation: given.OneActivation = Activation.NONE,
-    input_: given.Input = None,
+    stride: layer_options.Stride = None,
+    padding: layer_options.Padding = None,
+    dilation: layer_options.Dilation = None,
+    groups: layer_options.Groups = None,
+    bias: layer_options.Bias = False,
+    residual: layer_options.Residual = False,
+    activation: layer_options.OneActivation = Activation.NONE,
+    input_: layer_options.Input = None,
     l2: L2Option = L2State.WARM,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random operands.")] = 0,
     as_json: AsJson = False,
@@ -91,31 +91,31 @@ def convolve(
         raise InvalidInput("--top", top, "not together with --all or --variant")
     if measure and (top or all_ or variant):
         raise InvalidInput("--measure", str(measure), "not together with --all, --variant or --top")
-    ending = given.ending(bias=bias, residual=residual, activation=activation)
-    problem = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending).read(layer)
-    wanted = named_variants("variant", variant)
+    ending = layer_options.ending(bias=bias, residual=residual, activation=activation)
+    problem = layer_options.written(dtype, layout, stride, padding, dilation, groups, input_, **ending).read(layer)
+    variant_ids = named_variants("variant", variant)
     settings = load_settings(scheduler=scheduler, device=device)
     with patient_bar() as show, open_engines(device, settings) as (engine, *_):
-        found = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
-        check_device(wanted, found, problem)
+        opened_device = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
+        check_device(variant_ids, opened_device, problem)
         if all_:
-            wanted = [each.id for each in catalog.for_device_kind(found.kind)]
-        if not wanted:
-            wanted = _advised(problem, found, settings, top, measure)
+            variant_ids = [candidate.id for candidate in catalog.for_device_kind(opened_device.kind)]
+        if not variant_ids:
+            variant_ids = _advised(problem, opened_device, settings, top, measure)
         options = options_of(settings, l2, seed)
-        deadline_s = settings.convolution_deadline_s * len(wanted)
+        deadline_s = settings.convolution_deadline_s * len(variant_ids)
         measurements = engine.run(
-            *(tasks.measure, problem, wanted, options, ""),
+            *(tasks.measure, problem, variant_ids, options, ""),
             deadline_s=deadline_s,
             on_progress=lambda share, doing: show(share, 1, doing),
         )
     _show_measurements(problem, measurements, as_json)
-    if not any(each.time_ms is not None for each in measurements):
-        raise RunError(f"no variant of {len(measurements)} ran {problem.brief} on {found.id}")
+    if not any(measurement.time_ms is not None for measurement in measurements):
+        raise RunError(f"no variant of {len(measurements)} ran {problem.brief} on {opened_device.id}")
 
 
 def named_variants(option: str, text: str) -> list[str]:
-    """The ids that were named, each once.
+    """The ids of the variants that an option names, without repetitions.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def named_variants(option: str, text: str) -> list[str]:
 
 
 def check_device(variants: Sequence[str], device: Device, problem: ConvProblem | None = None) -> None:
-    """Refuse a variant that was named and does not run on a device, or not this problem.
+    """Refuse a named variant that does not run on a device, or does not compute this problem.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def check_device(variants: Sequence[str], device: Device, problem: ConvProblem |
 def _advised(
     problem: ConvProblem, device: Device, settings: Settings, top: int | None, measure: Measure | None
 ) -> list[str]:
-    """The advised variant and those ranked next; every one of the device where nothing is known of it."""
+    """The advised variant and those ranked next; every variant of the device where there is no advice."""
     from conv_advisor.app.advice.local import Local
     from conv_advisor.kernels import catalog
 
@@ -155,12 +155,12 @@ def _advised(
         advice = Local(settings).advise(problem, device.id)
         return [choice.variant for choice in advice.ranking[: how_many(advice, top, measure)]]
     except (NoAdvice, UnknownDevice):
-        return [each.id for each in catalog.for_device_kind(device.kind)]
+        return [variant.id for variant in catalog.for_device_kind(device.kind)]
 
 
 @contextmanager
 def open_engines(device: str, settings: Settings) -> Iterator[Sequence[AnyEngine]]:
-    """One engine a device of this host, or the one of the cluster that the settings name."""
+    """One engine for each device of this host, or that of the cluster that the settings name."""
     from conv_advisor.app.workers.cluster.engine import open_cluster
     from conv_advisor.app.workers.engine import Engine
 
@@ -170,8 +170,8 @@ def open_engines(device: str, settings: Settings) -> Iterator[Sequence[AnyEngine
             return
         devices = resolve_devices(device, settings)
         yield [
-            stack.enter_context(Engine(each, start_timeout_s=settings.start_timeout_s, has_spare=False))
-            for each in devices
+            stack.enter_context(Engine(device_id, start_timeout_s=settings.start_timeout_s, has_spare=False))
+            for device_id in devices
         ]
 
 
@@ -182,19 +182,24 @@ def options_of(settings: Settings, l2: L2State, seed: int) -> BenchOptions:
 
 
 def _show_measurements(problem: ConvProblem, measurements: list[Measurement], as_json: bool) -> None:
-    ranked = sorted(measurements, key=lambda each: (each.time_ms is None, each.time_ms or 0.0))
+    ranked = sorted(measurements, key=lambda measurement: (measurement.time_ms is None, measurement.time_ms or 0.0))
     if as_json:
         print_json(
             {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout}
-            | {"device": ranked[0].device.id, "results": [_result(each) for each in ranked]}
+            | {"device": ranked[0].device.id, "results": [_result(measurement) for measurement in ranked]}
         )
         return
     rows = [
         (
-            *(each.variant, each.outcome, text.time(each.time_ms), text.size(each.workspace_bytes)),
-            *(text.error(each.max_error), each.detail),
+            *(
+                measurement.variant,
+                measurement.outcome,
+                text.time(measurement.time_ms),
+                text.size(measurement.workspace_bytes),
+            ),
+            *(text.error(measurement.max_error), measurement.detail),
         )
-        for each in ranked
+        for measurement in ranked
     ]
     write(Marked(_headline(ranked), Mark.HEAD))
     write(f"{problem.brief} {problem.dtype} {problem.layout} on {ranked[0].device.name}")
@@ -203,14 +208,18 @@ def _show_measurements(problem: ConvProblem, measurements: list[Measurement], as
 
 
 def _headline(ranked: Sequence[Measurement]) -> str:
-    """The fastest of what was measured, in one line."""
-    from conv_advisor.app.cli import say  # which brings what advises: help needs none of it
+    """The fastest measured variant, in one line."""
+    from conv_advisor.app.cli import say  # it imports the advisor, which help does not need
 
     best, *others = ranked
     if best.time_ms is None:
         return f"none of {counted(len(ranked), 'variant')} ran"
     parts = [f"{best.variant}, {text.time(best.time_ms)} measured"]
-    timed = [each for each in others if each.time_ms is not None and each.outcome is Outcome.MEASURED]
+    timed = [
+        measurement
+        for measurement in others
+        if measurement.time_ms is not None and measurement.outcome is Outcome.MEASURED
+    ]
     if timed:
         parts.append(f"{say.compared(float(timed[0].time_ms or 0) / best.time_ms)} {timed[0].variant}")
     parts.append(f"{say.workspace(best.workspace_bytes)} workspace")

@@ -29,13 +29,13 @@ LayerName = Annotated[
 
 
 def _member(kind: type[DType] | type[Layout], spelled: Callable[[str], object]) -> Callable[[str], Any]:
-    """What reads an option by our names, or by others' (`app.wire.spellings`)."""
+    """A parser of an option that takes our names and those of other libraries (`app.wire.spellings`)."""
 
     def read(text: str) -> Any:
         try:
             return kind(str(spelled(text)))
         except ValueError:
-            names = ", ".join(repr(str(each)) for each in kind)
+            names = ", ".join(repr(str(member)) for member in kind)
             raise typer.BadParameter(f"{text!r} is not one of {names}.") from None
 
     return read
@@ -81,9 +81,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
-    """A bar with a share and a time left, on a terminal's standard error; elsewhere nothing is shown.
+    """A progress bar with share and time left, on a terminal's standard error; elsewhere nothing is shown.
 
-    Takes what is done, the whole, and what is being done.
+    The yielded function takes the amount done, the total, and what is being done.
     """
     if not sys.stderr.isatty():
         yield lambda done, total, doing: None
@@ -116,7 +116,7 @@ def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
 
 @contextmanager
 def patient_bar() -> Iterator[Callable[[float, float, str], None]]:
-    """A `progress_bar` that appears once what it tells of takes longer than a glance."""
+    """A `progress_bar` that appears once the work takes longer than `_GLANCE_S`."""
     started, bar = time.monotonic(), None
     with ExitStack() as stack:
 
@@ -133,8 +133,8 @@ def patient_bar() -> Iterator[Callable[[float, float, str], None]]:
 def watched(items: Sequence[T], doing: str) -> Iterator[T]:
     """The items one by one, with a `patient_bar` that says how many are done."""
     with patient_bar() as show:
-        for done, item in enumerate(items):
-            show(done, len(items), doing)
+        for n_done, item in enumerate(items):
+            show(n_done, len(items), doing)
             yield item
         show(len(items), len(items), doing)
 
@@ -151,13 +151,13 @@ def split_enum(option: str, text: str, kind: type[Kind]) -> list[Kind]:
     ------
     InvalidInput
     """
-    found = []
+    members = []
     for word in split_words(option, text):
         try:
-            found.append(kind(word))
+            members.append(kind(word))
         except ValueError:
             raise InvalidInput(option, word, ", ".join(kind)) from None
-    return found
+    return members
 
 
 def split_words(option: str, text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Commands whose words go through Pydantic only where they must: it takes a fifth of an answer to import."""
+"""Commands that use Pydantic to read arguments only where they must: importing it takes a fifth of an answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OURS: Final[dict[type, type]] = {TyperArgument: _Argument, TyperOption: _Option
 
 
 def _taken(parameter: _Argument | _Option, ctx: Any, value: Any, read: Callable[[Any, Any], Any]) -> Any:
-    """What a command takes: a default, a text, and what a parser of ours makes of one as they are; else what is read.
+    """The value that a command gets: a default, a text, or the result of our parser as it is; else Typer's reading.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def _taken(parameter: _Argument | _Option, ctx: Any, value: Any, read: Callable[
 
 
 def _told(value: Any, read: Callable[[], Any]) -> Any:
-    """What is read, or why not, with the value: Typer names the option alone."""
+    """The value as read, or an error that names the value: Typer's names the option alone."""
     try:
         return read()
     except BadParameter as error:
@@ -59,10 +59,10 @@ def _told(value: Any, read: Callable[[], Any]) -> Any:
 
 
 class _Reading:
-    """What has parameters: Typer makes them, of its own classes, and ours differ in one method."""
+    """Mixin that gives the parameters our classes: Typer makes them of its own, and ours differ in one method."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of what it is mixed into
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class it is mixed into
         for parameter in parameters:
             parameter.__class__ = _OURS.get(type(parameter), type(parameter))
         return parameters

@@ -57,7 +57,7 @@ def refresh(
     ):
         opened = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
         with patient_bar() as show:
-            done = refreshing.refresh(
+            refreshed = refreshing.refresh(
                 store,
                 engine,
                 opened,
@@ -68,29 +68,33 @@ def refresh(
                 options=BenchOptions(workspace_limit_bytes=settings.workspace_limit_bytes, seed=seed),
                 on_progress=lambda share, doing: show(share, 1, doing),
             )
-        result = done.to_dict(is_forced=force)
-        if done.model:
+        result = refreshed.to_dict(is_forced=force)
+        if refreshed.model:
             models = SharedModels(registry, store.engine)
             models.join()
-            models.add(done.model, in_charge=result["promoted"])
+            models.add(refreshed.model, in_charge=result["promoted"])
     if as_json:
         print_json(result)
         return
-    if done.found is None:
-        raise NotEnoughData(f"{done.ended}: {done.missing}" if done.ended else done.missing)
-    _show(done, done.found, is_promoted=result["promoted"], most=most)
+    if refreshed.found is None:
+        raise NotEnoughData(f"{refreshed.ended}: {refreshed.missing}" if refreshed.ended else refreshed.missing)
+    _show(refreshed, refreshed.found, is_promoted=result["promoted"], most=most)
 
 
-def _show(done: Refreshed, found: Findings, *, is_promoted: bool, most: int) -> None:
-    moved = f"{counted(len(found.moved), 'variant has', 'variants have')} moved" if found.moved else "nothing has moved"
-    write(Marked(f"{done.device.name}: {moved}.", Mark.HEAD))
-    for name, (before, now) in done.changed.items():
+def _show(refreshed: Refreshed, findings: Findings, *, is_promoted: bool, most: int) -> None:
+    moved = (
+        f"{counted(len(findings.moved), 'variant has', 'variants have')} moved"
+        if findings.moved
+        else "nothing has moved"
+    )
+    write(Marked(f"{refreshed.device.name}: {moved}.", Mark.HEAD))
+    for name, (before, now) in refreshed.changed.items():
         write(f"{name}: {before or 'none'}, now {now or 'none'}")
-    if done.ended:
-        write(f"It ended early, since {done.ended}: what was measured until then counts.")
-    write(f"{counted(found.n_measured, 'known time')} of {found.n_known} measured again ({found.share:.2%})")
+    if refreshed.ended:
+        write(f"It ended early, since {refreshed.ended}: what was measured until then counts.")
+    write(f"{counted(findings.n_measured, 'known time')} of {findings.n_known} measured again ({findings.share:.2%})")
     columns = ("variant", "measured", "now / before", "slower", "faster", "lost")
-    lines = [line for line in found.variants if line.name in found.moved]
+    lines = [line for line in findings.variants if line.name in findings.moved]
     cells = [
         (line.name, line.n_problems, line.geometric_mean, line.n_regressed, line.n_improved, line.n_lost)
         for line in lines
@@ -98,15 +102,24 @@ def _show(done: Refreshed, found: Findings, *, is_promoted: bool, most: int) -> 
     if cells:
         print_table(columns, cells, title="what moved, on the layers where it was measured again")
     slower = [
-        (each.problem, each.variant, text.time(each.before_ms), text.time(each.now_ms), f"{each.chance:.0%}")
-        for each in found.regressed[:most]
+        (
+            regression.problem,
+            regression.variant,
+            text.time(regression.before_ms),
+            text.time(regression.now_ms),
+            f"{regression.chance:.0%}",
+        )
+        for regression in findings.regressed[:most]
     ]
     if slower:
-        title = f"{counted(len(found.regressed), 'layer')} likely slower by more than 5 %: those slower by most"
+        title = f"{counted(len(findings.regressed), 'layer')} likely slower by more than 5 %: those slower by most"
         print_table(("layer", "was the fastest", "before", "now about", "likely"), slower, title=title)
-    if done.model is None:
+    if refreshed.model is None:
         print_next("the tree stays as it is")
         return
-    write(f"times were off by {found.off_before:.1%} in the mean, and are by {found.off_after:.1%} with what was found")
+    write(
+        f"times were off by {findings.off_before:.1%} in the mean, "
+        f"and are by {findings.off_after:.1%} with what was found"
+    )
     state = "is in use" if is_promoted else "is kept, and not in use: --force uses it"
-    print_next(f"Tree {done.model.id} {state}; conv-advisor sweep and train learn all anew")
+    print_next(f"Tree {refreshed.model.id} {state}; conv-advisor sweep and train learn all anew")

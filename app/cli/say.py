@@ -21,7 +21,7 @@ LEVEL: Final = 0.005
 
 
 def show_advice(advice: Advice, *, is_all: bool) -> None:
-    """Write the answer, how sure it is, what it is up against, and the ranking."""
+    """Write the answer, its confidence, the alternatives, and the ranking."""
     write(Marked(headline(advice), Mark.HEAD))
     write(f"{title(advice)}, {f'tree {advice.model_id}' if advice.model_id else 'measured only'}")
     show_trust(advice)
@@ -35,7 +35,7 @@ def show_advice(advice: Advice, *, is_all: bool) -> None:
     n_more, n_out = max(len(advice.ranking) - SHOWN, 0), len(advice.excluded)
     if is_all and n_out:
         sys.stdout.write("\n")
-        write_table(("out", "because"), [(each.variant, each.reason) for each in advice.excluded])
+        write_table(("out", "because"), [(exclusion.variant, exclusion.reason) for exclusion in advice.excluded])
     elif not is_all and n_more + n_out:
         write(Marked(f"{n_more} more variants, and why {n_out} do not apply: --all", Mark.FAINT))
 
@@ -70,16 +70,16 @@ def compared(speedup: float) -> str:
 
 def show_ranking(ranking: tuple[Choice, ...]) -> None:
     """Write a table of variants, best first."""
-    has_ties = sum(each.is_tied for each in ranking) > 1
+    has_ties = sum(choice.is_tied for choice in ranking) > 1
     rows = [
         (
-            each.variant,
-            text.time(each.time_ms),
-            source_of(each.source),
-            text.slowdown(each.slowdown) + (" tied" if each.is_tied and has_ties else ""),
-            workspace(each.workspace_bytes),
+            choice.variant,
+            text.time(choice.time_ms),
+            source_of(choice.source),
+            text.slowdown(choice.slowdown) + (" tied" if choice.is_tied and has_ties else ""),
+            workspace(choice.workspace_bytes),
         )
-        for each in ranking
+        for choice in ranking
     ]
     write_table(("variant", "time", "time is", "slowdown", "workspace"), rows, right=(1,))
 
@@ -90,7 +90,7 @@ def show_trust(advice: Advice) -> None:
 
 
 def source_of(source: Source | None) -> str:
-    """Where a time comes from, in the colour of what is unsure where it is predicted."""
+    """Where a time comes from; a predicted one has the colour of `Mark.UNSURE`."""
     return Marked(source, Mark.UNSURE) if source is Source.PREDICTED else str(source or "")
 
 

@@ -19,7 +19,7 @@ from conv_advisor.models.ranking.candidates import Choice, Source
 _PREDICTED: Final = "≈ "
 """Before a time that is predicted."""
 _BESIDE_BATCHES: Final = tuple(rival for rival in Rival if rival is not Rival.CUDNN_HEURISTIC)
-"""Whom batches are held against: cuDNN's heuristic is what PyTorch's default runs, and a line has 80 columns."""
+"""Rivals in the table of batches: without cuDNN's heuristic, which PyTorch's default runs, a line fits 80 columns."""
 
 if TYPE_CHECKING:
     from conv_advisor.models.planning.plan import Layer
@@ -54,13 +54,13 @@ def _show_batches(plans: Mapping[int, Plan]) -> None:
 
 
 def _show_one(plan: Plan, dtype: DType) -> None:
-    said = [f"{counted(plan.n_convolutions, 'convolution')} in {text.time(plan.time_ms)}"]
+    parts = [f"{counted(plan.n_convolutions, 'convolution')} in {text.time(plan.time_ms)}"]
     for rival in (Rival.CUDNN_BEST, Rival.PYTORCH_DEFAULT):
         name, total = RIVAL_NAMES[rival], plan.rivals[rival]
         if total.speedup is not None:
-            said.append(f"{say.compared(total.speedup)} {name}{' (predicted)' if total.n_predicted else ''}")
-    said.append(f"{say.workspace(plan.workspace_bytes)} workspace")
-    write(Marked(", ".join(said), Mark.HEAD))
+            parts.append(f"{say.compared(total.speedup)} {name}{' (predicted)' if total.n_predicted else ''}")
+    parts.append(f"{say.workspace(plan.workspace_bytes)} workspace")
+    write(Marked(", ".join(parts), Mark.HEAD))
     tree = f"tree {plan.model_id}" if plan.model_id else "measured only"
     write(f"{plan.network.name} {dtype} on {plan.device_id}, {tree}")
     sys.stdout.write("\n")
@@ -69,15 +69,17 @@ def _show_one(plan: Plan, dtype: DType) -> None:
     sys.stdout.write("\n")
     columns = ("layer", "count", "layout", "variant", "each", "share", "gain")
     write_table(columns, [_row(layer) for layer in plan.layers], right=(1, 4, 5, 6))
-    how = f"The gain is over PyTorch's default. {_PREDICTED.strip()}: predicted, the others are measured."
-    write(Marked(how, Mark.FAINT))
+    legend = f"The gain is over PyTorch's default. {_PREDICTED.strip()}: predicted, the others are measured."
+    write(Marked(legend, Mark.FAINT))
     if plan.conversions:
-        n_bytes = sum(each.n_bytes for each in plan.conversions)
-        said_of = f"{counted(len(plan.conversions), 'conversion')} between layouts, {text.size(n_bytes)}"
-        write(Marked(f"{said_of}: {text.time(plan.conversions_ms)}, estimated.", Mark.FAINT))
+        n_bytes = sum(conversion.n_bytes for conversion in plan.conversions)
+        summary = f"{counted(len(plan.conversions), 'conversion')} between layouts, {text.size(n_bytes)}"
+        write(Marked(f"{summary}: {text.time(plan.conversions_ms)}, estimated.", Mark.FAINT))
     if plan.left_out:
         sys.stdout.write("\n")
-        write_table(("left out", "", "because"), [(each.name, each.kind, each.reason) for each in plan.left_out])
+        write_table(
+            ("left out", "", "because"), [(left_out.name, left_out.kind, left_out.reason) for left_out in plan.left_out]
+        )
     for remark in plan.remarks:
         write(Marked(f"{remark[:1].upper()}{remark[1:]}.", Mark.FAINT))
 
@@ -86,7 +88,12 @@ def _against(name: str, total: Total) -> tuple[str, ...]:
     if total.time_ms is None:
         return name, "", "", Marked("unknown", Mark.FAINT)
     parts = ((total.n_measured, "measured"), (total.n_predicted, "predicted"), (total.n_unknown, "unknown"))
-    return name, say.ratio(total.speedup), text.time(total.time_ms), ", ".join(f"{n} {how}" for n, how in parts if n)
+    return (
+        name,
+        say.ratio(total.speedup),
+        text.time(total.time_ms),
+        ", ".join(f"{n} {basis}" for n, basis in parts if n),
+    )
 
 
 def _time(best: Choice) -> str:

@@ -35,7 +35,7 @@ def serve(
     if settings.scheduler:
         from conv_advisor.app.workers.cluster.link import link_from
 
-        link_from(settings)  # what is wrong with it is said now, and not when the first job comes
+        link_from(settings)  # reports a wrong setting now, not with the first job
     from conv_advisor.app.workers.opening import EarlyStart, open_engine
 
     opened = open_engine if settings.scheduler else EarlyStart(settings)
@@ -45,10 +45,10 @@ def serve(
     from conv_advisor.app.workers.gpus import what_is_found
 
     app = create_app(settings, open_engine=opened)
-    gc.freeze()  # what is imported stays: no collection need look at it again
+    gc.freeze()  # imported objects stay: no collection need look at them again
     logs.configure(settings.log_level, settings.log_format)
-    if found := what_is_found(settings.device):
-        log.info(found)
+    if sentence := what_is_found(settings.device):
+        log.info(sentence)
     run(
         app,
         host=settings.host,
@@ -63,7 +63,7 @@ def serve(
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> None:
-    """See that HTTPS can be spoken where it is asked for: what cannot be loaded has no name in the error of OpenSSL.
+    """Check that the certificate and its key load: the error of OpenSSL would not name the file.
 
     Raises
     ------
@@ -78,6 +78,6 @@ def _check_tls(certificate: Path | None, key: Path | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except OSError as error:
-        named = f"{certificate}" if key is None else f"{certificate}, tls_key {key}"
+        files = f"{certificate}" if key is None else f"{certificate}, tls_key {key}"
         allowed = f"a PEM file of a certificate, and its key in it or in tls_key ({error.strerror or error})"
-        raise InvalidInput("tls_certificate", named, allowed) from None
+        raise InvalidInput("tls_certificate", files, allowed) from None

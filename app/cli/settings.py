@@ -11,7 +11,7 @@ import typer
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import print_json
 
-_SECRET = "********"  # noqa: S105 - what is shown instead
+_SECRET = "********"  # noqa: S105 - shown in place of a secret
 
 
 def settings(
@@ -25,14 +25,14 @@ def settings(
     if json_schema:
         print_json(schema)
         return
-    given = load_settings()
+    current = load_settings()
     for name, field in schema["properties"].items():
         sys.stdout.write(f"{fill(field['description'], 78, initial_indent='# ', subsequent_indent='# ')}\n")
-        sys.stdout.write(f"{name}={_shown(given, name)}\n\n")
+        sys.stdout.write(f"{name}={_shown(current, name)}\n\n")
 
 
 def settings_schema() -> dict[str, Any]:
-    """The environment that the service takes, as JSON Schema (draft 2020-12): a property a variable."""
+    """JSON Schema (draft 2020-12) of the service's environment, with one property for each variable."""
     import msgspec
 
     from conv_advisor.app.settings import PREFIX, Settings
@@ -40,7 +40,7 @@ def settings_schema() -> dict[str, Any]:
     _, components = msgspec.json.schema_components([Settings], schema_hook=lambda kind: {"type": "string"})
     properties = components["Settings"]["properties"]
     for field in properties.values():
-        if "anyOf" in field:  # what is not set is absent, and not null
+        if "anyOf" in field:  # a variable that is not set is absent, and not null
             field.update(field.pop("anyOf")[0])
             del field["default"]
         if "pattern" in field:
@@ -55,10 +55,10 @@ def settings_schema() -> dict[str, Any]:
     }
 
 
-def _shown(given: Any, variable: str) -> str:
+def _shown(current: Any, variable: str) -> str:
     from conv_advisor.app.settings import PREFIX
 
     name = variable.removeprefix(PREFIX).lower()
-    value = getattr(given, name)
-    is_secret = value and not given.__dataclass_fields__[name].repr
+    value = getattr(current, name)
+    is_secret = value and not current.__dataclass_fields__[name].repr
     return _SECRET if is_secret else "" if value is None else str(value)

@@ -93,12 +93,12 @@ def sweep(
     from conv_advisor.kernels import catalog
 
     if output:
-        require("pyarrow")  # which is said before hours of measuring, as is this
+        require("pyarrow")  # both checks come before hours of measuring
         if output.is_dir() or not os.access(output.parent, os.W_OK):
             raise InvalidInput("--output", str(output), "a file in a folder that exists and may be written")
     settings = load_settings(scheduler=scheduler)
-    named = networks if networks or not (sampled or problems) else ""
-    todo = sweeping.drawn(_network_problems(named, dtypes, layouts, batches, without), at_most, seed)
+    network_names = networks if networks or not (sampled or problems) else ""
+    todo = sweeping.drawn(_network_problems(network_names, dtypes, layouts, batches, without), at_most, seed)
     todo += _listed_problems(problems, dtypes, layouts) + _sampled_problems(sampled, seed, dtypes, layouts)
     if not todo:
         raise InvalidInput(
@@ -106,16 +106,16 @@ def sweep(
         )
     todo = sweeping.with_epilogues(todo, _epilogues(epilogues))
     todo = sweeping.shard_of(list(dict.fromkeys(todo)), *_read_shard(shard))
-    wanted = named_variants("variants", variants)
+    variant_ids = named_variants("variants", variants)
     with Store(settings.store_url, shipped=Shipped()) as store:
         with open_engines(device, settings) as engines, progress_bar() as on_progress:
-            found = engines[0].run(tasks.describe_device, deadline_s=settings.start_timeout_s)
-            check_device(wanted, found)
+            opened_device = engines[0].run(tasks.describe_device, deadline_s=settings.start_timeout_s)
+            check_device(variant_ids, opened_device)
             report = sweeping.sweep(
                 store,
                 engines,
                 todo,
-                wanted or [each.id for each in catalog.for_device_kind(found.kind)],
+                variant_ids or [variant.id for variant in catalog.for_device_kind(opened_device.kind)],
                 options=options_of(settings, l2, seed),
                 run_id=run_id,
                 deadline_s=deadline_s,

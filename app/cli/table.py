@@ -1,6 +1,6 @@
-"""Plain text for a terminal: tables that fit its width, and colours that mean something, where it shows any.
+"""Plain text for a terminal: tables that fit its width, and colours with a meaning where it shows any.
 
-Rich would do both; importing it takes longer than an answer.
+Rich would do both, but importing it takes longer than an answer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _GAP: Final = "  "
 _PARTS: Final = re.compile(r"[^_.-]+[_.-]*|[_.-]+")
 _LEAST_LINE: Final = 20
 _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-"""What acts on a terminal, written out: names come from models, which may be anybody's."""
+"""Control characters and what is written for them: names come from models of unknown origin."""
 _LEAST_TEXT: Final = 12
-"""Columns of text are folded down to so many characters before a table is given up for a list."""
+"""Characters that a column of text is folded to at least; where that is too wide, a list replaces the table."""
 
 
 class Mark(StrEnum):
@@ -35,20 +35,20 @@ class Mark(StrEnum):
     HEAD = "1"
     """Bold: the answer, and names of columns."""
     FAINT = "2"
-    """Faint: what goes with it."""
+    """Faint: remarks beside the answer."""
 
 
 class Marked(str):
-    """Text with a meaning that a colour may show; it is a str, whose length is what is seen."""
+    """Text with a meaning that a colour may show; the length of the str is the width that is seen."""
 
     __slots__ = ("mark",)
     mark: Mark
 
     def __new__(cls, text: str, mark: Mark) -> Marked:
         """Mark a text."""
-        made = super().__new__(cls, text)
-        made.mark = mark
-        return made
+        marked = super().__new__(cls, text)
+        marked.mark = mark
+        return marked
 
 
 def write(text: str) -> None:
@@ -72,11 +72,11 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: It
     Parameters
     ----------
     columns : sequence of str
-        Names; of none, no line of names is written.
+        Their names; if all are empty, no line of names is written.
     rows : iterable of sequence of str
         `Marked` ones in colour.
     right : iterable of int
-        Columns that are set flush right and never folded but for their names: numbers.
+        Columns of numbers, which are set flush right; only their names are ever folded.
     """
     cells = [tuple(map(_harmless, row)) for row in rows]
     flush = set(right)
@@ -89,7 +89,7 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: It
 
 
 def width() -> int | None:
-    """Characters of a line: COLUMNS, else the terminal's; None where nobody looks at it and nothing is folded."""
+    """Characters of a line: COLUMNS, else the terminal's; None where there is no terminal and nothing is folded."""
     if not os.environ.get("COLUMNS", "").isdecimal() and not sys.stdout.isatty():
         return None
     return max(shutil.get_terminal_size().columns, _LEAST_LINE)
@@ -106,16 +106,16 @@ def is_colourful(stream: TextIO) -> bool:
 
 def _fitted(natural: Sequence[int], flush: Mapping[int, int], most: int | None) -> list[int] | None:
     """Widths within the limit: names of the flush columns give way, then the widest columns of text; else None."""
-    found = list(natural)
-    spare = len(_GAP) * (len(found) - 1)
-    if most is not None and sum(found) + spare > most:
-        found = [flush.get(place, size) for place, size in enumerate(found)]
-    while most is not None and sum(found) + spare > most:
-        soft = [place for place in range(len(found)) if place not in flush and found[place] > _LEAST_TEXT]
+    widths = list(natural)
+    spare = len(_GAP) * (len(widths) - 1)
+    if most is not None and sum(widths) + spare > most:
+        widths = [flush.get(place, size) for place, size in enumerate(widths)]
+    while most is not None and sum(widths) + spare > most:
+        soft = [place for place in range(len(widths)) if place not in flush and widths[place] > _LEAST_TEXT]
         if not soft:
             return None
-        found[max(soft, key=found.__getitem__)] -= 1
-    return found
+        widths[max(soft, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def _lined(
@@ -133,7 +133,7 @@ def _lined(
 
 
 def _harmless(cell: str) -> str:
-    """A cell that does nothing but stand there."""
+    """The cell, its control characters written out."""
     if cell.isprintable():
         return cell
     text = cell.translate(_CONTROLS)
@@ -141,19 +141,19 @@ def _harmless(cell: str) -> str:
 
 
 def _stacked(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A list: of each row its first cell, and the others below it by name."""
+    """The rows as a list: the first cell of each, and below it the others by name."""
     most = width()
     for first, *others in cells:
         yield from (_painted(part, Mark.HEAD) for part in _folded(first, most))
         for name, cell in zip(columns[1:], others, strict=True):
-            said = f"{name}: {cell}" if name else cell
+            line = f"{name}: {cell}" if name else cell
             mark = cell.mark if isinstance(cell, Marked) else None
             if cell:
-                yield from (_GAP + _painted(part, mark) for part in _folded(said, most and most - len(_GAP)))
+                yield from (_GAP + _painted(part, mark) for part in _folded(line, most and most - len(_GAP)))
 
 
 def _folded(text: str, most: int | None) -> list[str]:
-    """The lines of a text, broken between words, and within those that are longer than a line: behind a _, . or -."""
+    """The lines of a text, broken between words; a word longer than a line is broken behind a _, . or -."""
     if most is None or len(text) <= most:
         return [text]
     return _Folder(most, break_on_hyphens=False).wrap(text) or [""]

@@ -47,25 +47,32 @@ def compare(
     if before == after:
         raise InvalidInput("AFTER", after, "another data set than BEFORE")
     with patient_bar() as show:
-        costs, a = _costs(before, "BEFORE", lambda step, doing: show(step, _STEPS, doing))
-        later, b = _costs(after, "AFTER", lambda step, doing: show(2 + step, _STEPS, doing))
+        costs_before, facts_before = _costs(before, "BEFORE", lambda step, doing: show(step, _STEPS, doing))
+        costs_after, facts_after = _costs(after, "AFTER", lambda step, doing: show(2 + step, _STEPS, doing))
         show(4, _STEPS, "comparing them")
-        found = compare_costs(costs, later, most=most)
+        comparison = compare_costs(costs_before, costs_after, most=most)
         show(_STEPS, _STEPS, "")
-    if not found.n_problems:
+    if not comparison.n_problems:
         raise NotEnoughData(f"{before} and {after} have no problem in common")
     if as_json:
-        print_json({"before": a, "after": b, **found.to_dict()})
+        print_json({"before": facts_before, "after": facts_after, **comparison.to_dict()})
         return
-    versions = sorted({*a["versions"], *b["versions"]})
-    rows = [(name, a[name], b[name]) for name in ("id", "name")]
-    rows += [(name, a["versions"].get(name, ""), b["versions"].get(name, "")) for name in versions]
-    print_table(("", "before", "after"), rows, title=f"{counted(found.n_problems, 'problem')} in both")
-    _show_lines([found.best, *found.variants])
-    for title, shifts in (("slower", found.best.regressed), ("faster", found.best.improved)):
+    versions = sorted({*facts_before["versions"], *facts_after["versions"]})
+    rows = [(name, facts_before[name], facts_after[name]) for name in ("id", "name")]
+    rows += [(name, facts_before["versions"].get(name, ""), facts_after["versions"].get(name, "")) for name in versions]
+    print_table(("", "before", "after"), rows, title=f"{counted(comparison.n_problems, 'problem')} in both")
+    _show_lines([comparison.best, *comparison.variants])
+    for title, shifts in (("slower", comparison.best.regressed), ("faster", comparison.best.improved)):
         cells = [
-            (each.problem, text.time(each.before_ms), each.before, text.time(each.after_ms), each.after, each.ratio)
-            for each in shifts
+            (
+                shift.problem,
+                text.time(shift.before_ms),
+                shift.before,
+                text.time(shift.after_ms),
+                shift.after,
+                shift.ratio,
+            )
+            for shift in shifts
         ]
         columns = ("problem", "before", "by", "after", "by", "after / before")
         print_table(columns, cells, title=f"Best of all: {title}, those that changed most")
@@ -78,7 +85,7 @@ def _show_lines(lines: Iterable[Line]) -> None:
 
 
 def _costs(name: str, option: str, on_step: Callable[[int, str], None]) -> tuple[Any, dict[str, Any]]:
-    """What a data set knows, and what it was measured on; begins its first and its second step."""
+    """The costs of a data set, and facts of its device; reports its two steps, reading and sorting."""
     from conv_advisor.models.costs import device_of, from_table
 
     on_step(0, f"reading {name}")
@@ -88,8 +95,8 @@ def _costs(name: str, option: str, on_step: Callable[[int, str], None]) -> tuple
     if len(ids) != 1:
         raise InvalidInput(option, name, f"measurements of one device, not of {', '.join(sorted(ids)) or 'none'}")
     device = device_of(table, ids.pop())
-    said = {"id": device.id, "name": device.name, "fingerprint": device.fingerprint, "versions": device.versions}
-    return from_table(table, device.id), said
+    facts = {"id": device.id, "name": device.name, "fingerprint": device.fingerprint, "versions": device.versions}
+    return from_table(table, device.id), facts
 
 
 def _table(name: str, option: str) -> pa.Table:
@@ -113,15 +120,15 @@ def _table(name: str, option: str) -> pa.Table:
 
 
 def _known(name: str) -> pa.Table:
-    """The measurements of a device; of a fingerprint, those alone that were taken under it."""
+    """The measurements of a device; for a fingerprint, only those taken under it."""
     records = records_of(load_settings())
     known = records.devices()
     if not _FINGERPRINT.fullmatch(name):
         return records.table(records.device(name).id)
     for device_id in known:
-        found = _under(records, device_id, name)
-        if found is not None:
-            return found
+        table = _under(records, device_id, name)
+        if table is not None:
+            return table
     raise UnknownDevice(name, list(known))
 
 

@@ -27,16 +27,16 @@ from conv_advisor.app.wire.schemas import AdviceQuery, BulkAdviceRequest
 PATH: Final = "/v1/advice"
 
 _REASON: Final = "conv_advisor.no_answer"
-"""In a scope: why there is no answer."""
+"""Key in an ASGI scope for the exception that says why there is no answer."""
 _JSON: Final = (b"content-type", b"application/json")
 _ASK_AGAIN: Final = (b"cache-control", b"private, no-cache")
-"""A client may keep an answer, and asks each time whether it is still the one: what is measured may change it."""
+"""A client may keep an answer, but asks each time whether it is still valid: new measurements may change it."""
 
 
 class Advice:
-    """Answers GET of `PATH` before FastAPI has begun to, which alone takes many times as long; passes on all else.
+    """Answers GET of `PATH` without FastAPI, whose own part takes many times as long; passes on all else.
 
-    What has no answer is passed on with the reason, which the route raises: errors are told in one way.
+    A request without an answer is passed on with the exception, which the route raises, as for every other error.
 
     Parameters
     ----------
@@ -48,43 +48,43 @@ class Advice:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
-            asked_of = scope["app"]
-            if not asked_of.is_observed:
+            app = scope["app"]
+            if not app.is_observed:
                 try:
-                    found = await _get(asked_of.state.service, scope["query_string"])
+                    answer = await _get(app.state.service, scope["query_string"])
                 except Exception as error:
                     scope[_REASON] = error
                 else:
-                    await _send(scope, send, found)
+                    await _send(scope, send, answer)
                     return
         await self._app(scope, receive, send)
 
 
 async def _get(service: Service, query: bytes) -> Answer:
     is_local = service.store.is_local
-    found = service.answers.get(query, service.recent_basis if is_local else service.known_basis)
-    if found is None:
-        # A database elsewhere may keep whoever asks it waiting, and everybody waits for this thread.
-        made = _make(service, query) if is_local else await asyncio.to_thread(_make, service, query)
-        service.answers.put(query, *made)
-        found = made[-1]
-    return found
+    answer = service.answers.get(query, service.recent_basis if is_local else service.known_basis)
+    if answer is None:
+        # A remote database may be slow, and every request waits for this thread.
+        entry = _make(service, query) if is_local else await asyncio.to_thread(_make, service, query)
+        service.answers.put(query, *entry)
+        answer = entry[-1]
+    return answer
 
 
 def _make(service: Service, query: bytes) -> tuple[str | None, Basis, Answer]:
-    """The device that is asked for, what the answer is made from, and the answer."""
-    asked = parse_query(query)
-    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
-    # Before the advice, so that what changes meanwhile makes it out of date.
-    device_id = limits.device_id if asked.device else None  # the default may change
+    """The device that the query names, what the answer is made from, and the answer."""
+    parameters = parse_query(query)
+    problem, limits = problem_from(parameters.given()), Limits.of(parameters, service)
+    # Taken before the advice: a change meanwhile makes the answer out of date.
+    device_id = limits.device_id if parameters.device else None  # the default may change
     basis = service.recent_basis(device_id)
-    if asked.ranking:
-        found = advice_json(advise_one(service, problem, limits, basis.advisor))
-    elif asked.baselines:
-        found = msgspec.json.encode(alone_beside(advise_one(service, problem, limits, basis.advisor), basis.advisor))
+    if parameters.ranking:
+        body = advice_json(advise_one(service, problem, limits, basis.advisor))
+    elif parameters.baselines:
+        body = msgspec.json.encode(alone_beside(advise_one(service, problem, limits, basis.advisor), basis.advisor))
     else:
-        found = msgspec.json.encode(advise_alone(service, problem, limits, basis.advisor))
-    return device_id, basis, Answer.of(found)
+        body = msgspec.json.encode(advise_alone(service, problem, limits, basis.advisor))
+    return device_id, basis, Answer.of(body)
 
 
 async def _post(service: Service, request: Request) -> tuple[bytes, dict[str, str]]:
@@ -92,26 +92,26 @@ async def _post(service: Service, request: Request) -> tuple[bytes, dict[str, st
         return await asyncio.to_thread(lambda: packed(advise_all(service, parse_list(body)), request.headers))
 
 
-async def _send(scope: Scope, send: Send, found: Answer) -> None:
-    """The answer, or that it is the one which the client has already."""
-    headers = [(b"etag", found.tag), _ASK_AGAIN]
-    if is_known := any(name == b"if-none-match" and _names(tags, found.tag) for name, tags in scope["headers"]):
+async def _send(scope: Scope, send: Send, answer: Answer) -> None:
+    """Send the answer, or 304 where the client has it already."""
+    headers = [(b"etag", answer.tag), _ASK_AGAIN]
+    if is_known := any(name == b"if-none-match" and _names(tags, answer.tag) for name, tags in scope["headers"]):
         body = b""
     else:
-        body = found.body
+        body = answer.body
         headers += [(b"content-length", b"%d" % len(body)), _JSON]
     await send({"type": "http.response.start", "status": 304 if is_known else 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 def _names(tags: bytes, tag: bytes) -> bool:
-    """Whether a list of entity tags, or ``*``, has this one; weak ones are as good here."""
-    given = [each.strip().removeprefix(b"W/") for each in tags.split(b",")]
-    return tag in given or given == [b"*"]
+    """Whether a list of entity tags, or ``*``, has this one; weak tags count too."""
+    listed = [entity_tag.strip().removeprefix(b"W/") for entity_tag in tags.split(b",")]
+    return tag in listed or listed == [b"*"]
 
 
 class _Documented(APIRoute):
-    """A route that its endpoint describes, and its handler answers without FastAPI's reading and checking."""
+    """A route that its endpoint documents; its handler answers without FastAPI's reading and checking."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["app"].state.service

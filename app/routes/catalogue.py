@@ -33,11 +33,11 @@ router = APIRouter(tags=["catalogue"])
 @router.get("/v1/variants", responses=documented(400, 404, 503, answer=VariantsAnswer))
 async def list_variants(request: Request, asked: Annotated[VariantParameters, Query()]) -> JSONResponse:
     """Every variant; with a layer, whether each runs it on the device and, if not, why not."""
-    given = asked.given()
-    if not given and asked.device is None:
+    layer = asked.given()
+    if not layer and asked.device is None:
         return JSONResponse({"variants": [variant_answer(variant) for variant in VARIANTS.values()]})
     service = service_of(request)
-    problem = problem_from(given)
+    problem = problem_from(layer)
     known = service.known
     device, reasons = await asyncio.to_thread(
         lambda: reasons_why_not(known, service.recall, problem, known.asked_id(asked.device))

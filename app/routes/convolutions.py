@@ -45,7 +45,7 @@ _BINARY: Final = (SAFETENSORS, NPY, OCTETS)
 _FORMS: Final = (SAFETENSORS, NPY, JSON)
 
 SUMMARY_HEADER: Final = "Convolution"
-"""What is known of y, where it comes back as .npy, which has no place for it."""
+"""Header with the facts about y where it comes back as .npy, which has no place for them."""
 
 _BYTES: Final = {"schema": {"type": "string", "format": "binary"}}
 
@@ -75,20 +75,20 @@ async def run_convolution(request: Request, held: Annotated[Hold, Depends(hold_t
     service = service_of(request)
     media_type = require_media_type(request, JSON, *_BINARY)
     preferred = SAFETENSORS if media_type == OCTETS else media_type
-    wanted = _accepted(request.headers.get("accept", "*/*"), preferred)
+    answer_type = _accepted(request.headers.get("accept", "*/*"), preferred)
     order = await _read_order(request, media_type, service.settings, held)
-    hold_answer(order, service.settings, held, is_json=wanted == JSON)
-    return await asyncio.to_thread(_response, await carry_out(request, order), wanted)
+    hold_answer(order, service.settings, held, is_json=answer_type == JSON)
+    return await asyncio.to_thread(_response, await carry_out(request, order), answer_type)
 
 
 async def hold_tensors(request: Request) -> AsyncIterator[Hold]:
-    """What is held of a request's tensors, until its answer is sent."""
+    """The bytes held for a request's tensors, until its answer is sent."""
     with service_of(request).budget.hold(announced_bytes(request)) as held:
         yield held
 
 
 async def carry_out(request: Request, order: Order) -> Convolution:
-    """Run what an order says, for as long as whoever asked waits.
+    """Run an order for as long as its client waits.
 
     Raises
     ------
@@ -111,18 +111,18 @@ async def _read_order(request: Request, media_type: str, settings: Settings, hel
     return order_from_safetensors(body, settings)
 
 
-def _response(done: Convolution, wanted: str) -> Response:
-    y = done.best.y
-    if wanted == JSON or y is None:
-        return JSONResponse(convolution_answer(done))
-    if wanted == NPY:
-        headers = {SUMMARY_HEADER: json.dumps(convolution_summary(done))}
+def _response(convolution: Convolution, answer_type: str) -> Response:
+    y = convolution.best.y
+    if answer_type == JSON or y is None:
+        return JSONResponse(convolution_answer(convolution))
+    if answer_type == NPY:
+        headers = {SUMMARY_HEADER: json.dumps(convolution_summary(convolution))}
         return PartsResponse(write_npy(y), NPY, headers)
-    return PartsResponse(write_safetensors(y, convolution_metadata(done)), SAFETENSORS)
+    return PartsResponse(write_safetensors(y, convolution_metadata(convolution)), SAFETENSORS)
 
 
 def _accepted(accept: str, preferred: str) -> str:
-    """The form of the answer; at equal preference that of the body."""
+    """The media type of the answer; at equal preference that of the body."""
     weights: dict[str, float] = {}
     for item in accept.split(","):
         name, *parameters = (part.strip().lower() for part in item.split(";"))

@@ -27,11 +27,11 @@ async def is_ready(request: Request) -> JSONResponse:
 
 
 async def readiness(request: Request, answer: dict[str, Any]) -> JSONResponse:
-    """This answer, or 503 and what is missing."""
+    """The given answer where the service is ready, else 503 and what is missing."""
     missing = await service_of(request).readiness.shortcomings()
     if not missing:
         return JSONResponse(answer)
     if not is_known(request):
         return refusal(request.scope, 503, "not ready; with a token it is said why")
-    said = "; ".join(f"{part}: {reason}" for part, reason in missing.items())
-    return refusal(request.scope, 503, said, missing=missing)
+    detail = "; ".join(f"{part}: {reason}" for part, reason in missing.items())
+    return refusal(request.scope, 503, detail, missing=missing)

@@ -107,10 +107,10 @@ async def infer(
     body = await read(request, service.settings.max_body_bytes, held)
     json_bytes = _json_bytes(request, len(body))
     hold_lists(json_bytes, service.settings, held)
-    asked = await asyncio.to_thread(read_inference, body, json_bytes, NEEDED, "y", OPTIONAL)
-    order = order_from_inference(asked, service.settings)
-    hold_answer(order, service.settings, held, is_json=not asked.is_binary)
-    return await asyncio.to_thread(_answer, await carry_out(request, order), asked)
+    inference = await asyncio.to_thread(read_inference, body, json_bytes, NEEDED, "y", OPTIONAL)
+    order = order_from_inference(inference, service.settings)
+    hold_answer(order, service.settings, held, is_json=not inference.is_binary)
+    return await asyncio.to_thread(_answer, await carry_out(request, order), inference)
 
 
 def _check_name(model: str, version: str) -> None:
@@ -121,19 +121,23 @@ def _check_name(model: str, version: str) -> None:
 
 
 def _json_bytes(request: Request, body_bytes: int) -> int:
-    given = request.headers.get(LENGTH_HEADER, str(body_bytes))
-    if not (given.isascii() and given.isdigit() and len(given) <= 18 and int(given) <= body_bytes):
-        raise HTTPException(400, f"{LENGTH_HEADER} is {given[:40]!r}; allowed: a number up to {body_bytes}")
-    if int(given) > MAX_JSON_BYTES:
+    length = request.headers.get(LENGTH_HEADER, str(body_bytes))
+    if not (length.isascii() and length.isdigit() and len(length) <= 18 and int(length) <= body_bytes):
+        raise HTTPException(400, f"{LENGTH_HEADER} is {length[:40]!r}; allowed: a number up to {body_bytes}")
+    if int(length) > MAX_JSON_BYTES:
         raise HTTPException(413, too_long(MAX_JSON_BYTES))
-    return int(given)
+    return int(length)
 
 
-def _answer(done: Convolution, asked: Inference) -> Response:
-    assert done.best.y is not None  # noqa: S101 - tensors were given
-    head: dict[str, Any] = {"model_name": MODEL, "model_version": VERSION, "parameters": convolution_summary(done)}
-    head |= {"id": asked.id} if asked.id else {}
-    parts = write_inference(head, "y", done.best.y, is_binary=asked.is_binary)
-    if not asked.is_binary:
+def _answer(convolution: Convolution, inference: Inference) -> Response:
+    assert convolution.best.y is not None  # noqa: S101 - tensors were given
+    head: dict[str, Any] = {
+        "model_name": MODEL,
+        "model_version": VERSION,
+        "parameters": convolution_summary(convolution),
+    }
+    head |= {"id": inference.id} if inference.id else {}
+    parts = write_inference(head, "y", convolution.best.y, is_binary=inference.is_binary)
+    if not inference.is_binary:
         return PartsResponse(parts, _JSON)
     return PartsResponse(parts, _OCTETS, {LENGTH_HEADER: str(len(parts[0]))})

@@ -52,8 +52,8 @@ async def list_jobs(request: Request, asked: Annotated[JobsQuery, Query()]) -> J
     page = jobs[: asked.limit]
     following = None
     if len(jobs) > len(page):
-        again = asked.model_copy(update={"before": page[-1].id}).model_dump(mode="json", exclude_none=True)
-        following = f"{request.url.path}?{urlencode(again)}"
+        next_query = asked.model_copy(update={"before": page[-1].id}).model_dump(mode="json", exclude_none=True)
+        following = f"{request.url.path}?{urlencode(next_query)}"
     return JSONResponse({"jobs": [job_answer(job) for job in page], "next": following})
 
 
@@ -75,10 +75,10 @@ async def create_job(
     """
     service = service_of(request)
     async with service.json_body(request) as body:
-        asked = parse_json(JobRequest, body)
-    if isinstance(asked.root, RetrainJob | CalibrateJob | RefreshJob):
+        job_request = parse_json(JobRequest, body)
+    if isinstance(job_request.root, RetrainJob | CalibrateJob | RefreshJob):
         require(request, Scope.ADMINISTER)
-    job = await submit(service, asked.root, key, caller_name(request))
+    job = await submit(service, job_request.root, key, caller_name(request))
     return JSONResponse(job_answer(job), HTTPStatus.ACCEPTED, {"Location": f"/v1/jobs/{job.id}"})
 
 

@@ -43,8 +43,8 @@ async def retrain(request: Request, key: KeyHeader = None) -> JSONResponse:
     """
     service = service_of(request)
     async with service.json_body(request) as body:
-        asked = parse_json(RetrainRequest, body)
-    job = await submit(service, RetrainJob(kind="retrain", **dict(asked)), key, caller_name(request))
+        parameters = parse_json(RetrainRequest, body)
+    job = await submit(service, RetrainJob(kind="retrain", **dict(parameters)), key, caller_name(request))
     return JSONResponse(job_answer(job), HTTPStatus.ACCEPTED, {"Location": f"/v1/jobs/{job.id}"})
 
 
@@ -57,8 +57,8 @@ async def activate(request: Request) -> JSONResponse:
     """Promote one of a device's trees: an earlier one, or one that was not good enough to be promoted by itself."""
     service = service_of(request)
     async with service.json_body(request) as body:
-        asked = parse_json(ActivateRequest, body)
-    device_id = await asyncio.to_thread(service.known.asked_id, asked.device)
-    await service.writing.run(service.models.activate, device_id, asked.model)
+        choice = parse_json(ActivateRequest, body)
+    device_id = await asyncio.to_thread(service.known.asked_id, choice.device)
+    await service.writing.run(service.models.activate, device_id, choice.model)
     entries = await asyncio.to_thread(service.registry.list, device_id)
-    return JSONResponse(model_answer(next(entry for entry in entries if entry.id == asked.model)))
+    return JSONResponse(model_answer(next(entry for entry in entries if entry.id == choice.model)))

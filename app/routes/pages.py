@@ -1,4 +1,4 @@
-"""The page: GET answers whole pages, of which htmx takes the part it wants; POST answers that part alone."""
+"""The web pages: GET answers whole pages, from which htmx takes its part; POST answers that part alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.models.advice.landscape import Axis
 
 BEST: Final = 5
-"""Variants that are measured where only the best are asked for."""
+"""Number of variants that are measured where only the best are requested."""
 
 
 class PageRoute(APIRoute):
@@ -69,7 +69,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 def install(app: FastAPI) -> None:
-    """Add the pages and what they are made of."""
+    """Add the pages, their static files, and the page for unknown addresses."""
     app.include_router(router)
     app.mount("/static", Assets(directory=STATIC), name="static")
     app.add_exception_handler(404, _on_nothing_here)
@@ -77,7 +77,7 @@ def install(app: FastAPI) -> None:
 
 @asynccontextmanager
 async def measuring(app: FastAPI) -> AsyncIterator[None]:
-    """Hold the measurements that people look on at, for as long as the application runs."""
+    """Hold the measurements that pages show, for as long as the application runs."""
     app.state.measuring = Measuring()
     try:
         yield
@@ -87,8 +87,8 @@ async def measuring(app: FastAPI) -> AsyncIterator[None]:
 
 def measuring_of(request: Request) -> Measuring:
     """The measurements of this process."""
-    held: Measuring = request.app.state.measuring
-    return held
+    runs: Measuring = request.app.state.measuring
+    return runs
 
 
 @router.get("/")
@@ -153,10 +153,10 @@ async def show_guide(request: Request) -> Response:
 async def show_network(request: Request, name: str = "resnet50") -> Response:
     """Every layer of a network with the variant that is advised for it."""
     service = service_of(request)
-    asked = {key: value.strip() for key, value in request.query_params.items()}
-    view = await asyncio.to_thread(networks.network_view, service, name, asked)
+    query = {key: value.strip() for key, value in request.query_params.items()}
+    view = await asyncio.to_thread(networks.network_view, service, name, query)
     devices = await asyncio.to_thread(askable_ids, service)
-    chosen = {"batch": "1", "dtype": "float32", "layout": "nchw"} | asked
+    chosen = {"batch": "1", "dtype": "float32", "layout": "nchw"} | query
     values = {"view": view, "chosen": chosen, "devices": devices, "batches": networks.BATCHES}
     return page(request, "network.html", values | {"groups": networks.network_groups(), "titles": networks.TITLES})
 
@@ -165,21 +165,21 @@ async def show_network(request: Request, name: str = "resnet50") -> Response:
 async def show_plan(request: Request) -> Response:
     """A plan of a network that ships, and the form that takes a model."""
     service = service_of(request)
-    asked: dict[str, str] = dict.fromkeys(planned.FIELDS, "") | {**planned.ASKED, **request.query_params}
+    parameters: dict[str, str] = dict.fromkeys(planned.FIELDS, "") | {**planned.ASKED, **request.query_params}
     views: list[planned.PlanView] = []
     problem: dict[str, Any] | None = None
     same: Elsewhere | None = None
     query = ""
     try:
-        wanted = planned.asked_of(NetworkParameters, asked)
-        views = planned.plan_views(await asyncio.to_thread(plan_known, service, wanted))
-        known = planned.known(wanted, views[0].plan.device_id)
-        same, query = plan_elsewhere(_here(request), wanted.name, known), address("", name=wanted.name, **known)
+        network = planned.asked_of(NetworkParameters, parameters)
+        views = planned.plan_views(await asyncio.to_thread(plan_known, service, network))
+        known = planned.known(network, views[0].plan.device_id)
+        same, query = plan_elsewhere(_here(request), network.name, known), address("", name=network.name, **known)
     except ConvAdvisorError as error:
         problem = problem_of(error)
     devices = await asyncio.to_thread(askable_ids, service)
     values: dict[str, Any] = {
-        "asked": asked,
+        "asked": parameters,
         "views": views,
         "problem": problem,
         "devices": devices,
@@ -252,9 +252,9 @@ async def retrain(request: Request) -> Response:
     service = service_of(request)
     form = await read_form(request)
     device = await asyncio.to_thread(service.known.find_met, form.get("device", ""))
-    asked = RetrainJob(kind="retrain", device=device.id, force=form.get("force") == "true")
-    key = f"{form['key']}-{asked.device}-{asked.force}" if form.get("key") else None
-    job = await submit(service, asked, key, caller_name(request))
+    job_request = RetrainJob(kind="retrain", device=device.id, force=form.get("force") == "true")
+    key = f"{form['key']}-{job_request.device}-{job_request.force}" if form.get("key") else None
+    job = await submit(service, job_request, key, caller_name(request))
     if not is_fragment(request):
         return RedirectResponse("/jobs", 303)
     (row,) = job_rows([job])
@@ -288,7 +288,7 @@ async def show_job(request: Request, job_id: str) -> Response:
     (row,) = job_rows([job])
     response = page(request, "job.html" if is_fragment(request) else "job-page.html", {"row": row})
     if job.state.is_final:
-        response.headers["HX-Trigger"] = "job-ended"  # a list of models on the same page is read again
+        response.headers["HX-Trigger"] = "job-ended"  # a list of models on the same page reloads
     return response
 
 
@@ -307,11 +307,11 @@ async def cancel_job(request: Request, job_id: str) -> Response:
 async def measure(request: Request) -> Response:
     """Measure the variants of a layer on the worker's device; what is known so far, which asks for more by itself."""
     service = service_of(request)
-    given = await read_form(request)
-    form = layer_form(given)
+    posted = await read_form(request)
+    form = layer_form(posted)
     problem = await asyncio.to_thread(form.problem)
     options = BenchOptions(workspace_limit_bytes=service.settings.workspace_limit_bytes)
-    most = BEST if given.get("which") == "best" else None
+    most = BEST if posted.get("which") == "best" else None
     run = await measuring_of(request).begin(service, problem, options, most)
     if not is_fragment(request):
         return RedirectResponse(f"/measurements/{run.id}", 303)
@@ -341,7 +341,7 @@ async def show_status(request: Request) -> Response:
 
 
 def _listed(service: Service) -> dict[str, Any]:
-    """Every tree, and how well those of a device do."""
+    """Every tree, and how well the trees of each device do."""
     models = model_rows(service)
     return {"models": models, "learning": learning_views(service, models)}
 
@@ -355,12 +355,12 @@ def _run_page(request: Request, run: Run) -> Response:
     view = run_view(run)
     response = page(request, template, {"run": view})
     if not view.is_running:
-        response.headers["HX-Trigger"] = "measured"  # what shows these times elsewhere on the page takes them up
+        response.headers["HX-Trigger"] = "measured"  # other parts of the page that show these times reload
     return response
 
 
 async def _on_nothing_here(request: Request, error: Exception) -> Response:
-    """A page for who takes pages; a problem document for the rest."""
+    """A page for a client that accepts HTML; a problem document for others."""
     if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", ""):
         return page(request, "nothing-here.html", {}, 404)
     detail = str(getattr(error, "detail", ""))

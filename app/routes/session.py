@@ -65,6 +65,6 @@ def _keyring(request: Request) -> Keyring | None:
 
 
 def _local(following: str) -> str:
-    """Where to go after signing in: never to another site, whatever a link said."""
+    """The path to go to after signing in: never another site, whatever the link said."""
     is_local = following.startswith("/") and not following.startswith(("//", "/\\")) and following.isprintable()
     return following if is_local else "/"

@@ -1,4 +1,4 @@
-"""From what somebody asks for to the job that does it: queued, or the one that the same request has queued before."""
+"""Turns a request into a job: a new one in the queue, or the one that the same request queued before."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.shipped import problem_of
 
 
-async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) -> Job:
+async def submit(service: Service, job_request: AnyJob, key: str | None, caller: str) -> Job:
     """Queue a job.
 
     Parameters
     ----------
     service : Service
-    asked : RetrainJob, SweepJob, MeasureJob, CalibrateJob or RefreshJob
+    job_request : RetrainJob, SweepJob, MeasureJob, CalibrateJob or RefreshJob
     key : str or None
-        What the caller calls this request: sent again it is the same job.
+        The caller's name for this request: sent again, it gives the same job.
     caller : str
         Name of the caller's token; empty where there are no tokens.
 
@@ -30,41 +30,41 @@ async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) 
     InvalidInput, KeyReused, NotEnoughData, QueueFull, StoreError
     UnknownDevice, UnknownNetwork, UnknownVariant, WorkerError
     NotInstalled
-        What the job needs is left out of this installation.
+        This installation lacks packages that the job needs.
     """
-    known = key_of(key, asked, caller)
-    job = await asyncio.to_thread(service.jobs.find, known) if known else None
+    job_key = key_of(key, job_request, caller)
+    job = await asyncio.to_thread(service.jobs.find, job_key) if job_key else None
     if job is not None:
         return job
-    if isinstance(asked, RetrainJob):
+    if isinstance(job_request, RetrainJob):
         require("sklearn")
-    device = await _device_of(service, asked)
-    if isinstance(asked, RetrainJob):
+    device = await _device_of(service, job_request)
+    if isinstance(job_request, RetrainJob):
         await asyncio.to_thread(_check_enough, service, device.id)
-    if isinstance(asked, CalibrateJob):
+    if isinstance(job_request, CalibrateJob):
         check_is_gpu(device)
-    return await service.writing.run(_create, service, asked, device, known)
+    return await service.writing.run(_create, service, job_request, device, job_key)
 
 
-async def _device_of(service: Service, asked: AnyJob) -> Device:
-    """The device that a job is about: the one that is named, else the usual one, or this server's own to measure on.
+async def _device_of(service: Service, job_request: AnyJob) -> Device:
+    """The device of a job: the named one, else the default one to retrain, or this server's own to measure.
 
     Raises
     ------
     UnknownDevice, WorkerError
     """
-    if asked.device is None and not isinstance(asked, RetrainJob):
+    if job_request.device is None and not isinstance(job_request, RetrainJob):
         return (await service.worker.opened())[1]
-    return await asyncio.to_thread(lambda: service.known.find_met(service.known.asked_id(asked.device)))
+    return await asyncio.to_thread(lambda: service.known.find_met(service.known.asked_id(job_request.device)))
 
 
 def _check_enough(service: Service, device_id: str) -> None:
-    from conv_advisor.models.training.enough import check_enough  # what trains is loaded where somebody wants to train
+    from conv_advisor.models.training.enough import check_enough  # imported only to train
 
     check_enough(map(problem_of, service.records.measured_keys(device_id)), device_id)
 
 
-def _create(service: Service, asked: AnyJob, device: Device, key: Key | None) -> Job:
-    runs_on = None if isinstance(asked, RetrainJob) else device.id
-    request = kept_request(asked, device.id)
-    return service.background.submit(JobKind(asked.kind), request, device_id=runs_on, key=key)
+def _create(service: Service, job_request: AnyJob, device: Device, key: Key | None) -> Job:
+    runs_on = None if isinstance(job_request, RetrainJob) else device.id
+    request = kept_request(job_request, device.id)
+    return service.background.submit(JobKind(job_request.kind), request, device_id=runs_on, key=key)

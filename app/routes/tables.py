@@ -1,4 +1,4 @@
-"""GET /tables/{name}.csv and .json: every table of the page, for what its page was asked with."""
+"""GET /tables/{name}.csv and .json: every table of the pages, from the query of the page that shows it."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ Query = Mapping[str, str]
 
 
 def advice_table(make: Callable[[AdviceView], Table]) -> Callable[[Service, Query], Table]:
-    """A table of what the page of one layer shows."""
+    """A function that makes a table from the view of one layer's page."""
     return lambda service, query: make(advice_view(service, layer_form(query)))
 
 
 def tradeoffs_table(service: Service, query: Query) -> Table:
-    """What to weigh."""
+    """The tradeoffs of every variant on a layer."""
     form = layer_form(query)
     view = advice_view(service, form)
-    found = details_view(service, form.filled(view.problem, view.advice.device_id), view.advisor, view.advice)
-    if found.tradeoffs is None:
-        raise NoAdvice(str((found.tradeoffs_problem or {}).get("detail", "")))
-    return tables.tradeoffs(found.tradeoffs)
+    details = details_view(service, form.filled(view.problem, view.advice.device_id), view.advisor, view.advice)
+    if details.tradeoffs is None:
+        raise NoAdvice(str((details.tradeoffs_problem or {}).get("detail", "")))
+    return tables.tradeoffs(details.tradeoffs)
 
 
 def neighbours_table(service: Service, query: Query) -> Table:
     """The nearest measured layers."""
     form = layer_form(query)
     view = advice_view(service, form)
-    found = details_view(service, form.filled(view.problem, view.advice.device_id), view.advisor, view.advice)
-    return tables.neighbours(found.neighbours or ())
+    details = details_view(service, form.filled(view.problem, view.advice.device_id), view.advisor, view.advice)
+    return tables.neighbours(details.neighbours or ())
 
 
 def compared_table(service: Service, query: Query) -> Table:
@@ -81,7 +81,7 @@ def map_table(service: Service, query: Query) -> Table:
 
 
 def regret_table(service: Service, query: Query) -> Table:
-    """What the tree of ``device`` costs on what was measured here."""
+    """What following the tree of ``device`` costs on the layers measured here."""
     return tables.regret(live_regret(service, service.known.find_met(query.get("device", "")).id))
 
 
@@ -101,13 +101,13 @@ TABLES: Final[Mapping[str, Callable[[Service, Query], Table]]] = {
     "jobs": lambda service, _query: tables.jobs(job_rows(service.jobs.list())),
     "layers": lambda _service, query: tables.layers(search_view(query.get("q", ""))),
 }
-"""By name, what makes each from the query of the page that shows it."""
+"""The function that makes each table from the query of its page, by the table's name."""
 
 RUNS: Final[Mapping[str, Callable[[Measuring, Query], Table]]] = {
     "measurements": lambda measuring, _query: tables.measurements(map(run_view, measuring.list())),
     "measurement": lambda measuring, query: tables.measurement(run_view(measuring.get(query.get("run", "")))),
 }
-"""Those that are made of what this process has measured."""
+"""The same for tables of what this process has measured."""
 
 
 @router.get("/tables/{name}.{kind}")
@@ -116,7 +116,7 @@ async def show_table(request: Request, name: str, kind: str) -> Response:
     query = {key: value.strip() for key, value in request.query_params.items()}
     if kind not in MEDIA_TYPES:
         raise InvalidInput("kind", kind, ", ".join(MEDIA_TYPES))
-    if name in RUNS:  # which the event loop changes
+    if name in RUNS:  # the event loop changes the runs: they are read on it
         table = RUNS[name](measuring_of(request), query)
     elif name in TABLES:
         table = await asyncio.to_thread(TABLES[name], service_of(request), query)

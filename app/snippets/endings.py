@@ -23,7 +23,7 @@ C_ACTIVATIONS: Final[dict[Activation, str]] = {
 
 
 class _Listing:
-    """A graph of cuDNN's frontend that writes down what is added to it, a line of Python a node."""
+    """Stands in for a graph of cuDNN's frontend and records each added node as a line of Python."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -31,20 +31,20 @@ class _Listing:
     def __getattr__(self, node: str) -> Callable[..., str]:
         def add(**settings: str | float) -> str:
             target = f"after_{node}"
-            given = ", ".join(f"{name}={value}" for name, value in settings.items())
-            self.lines.append(f"{target} = graph.{node}({given})")
+            arguments = ", ".join(f"{name}={value}" for name, value in settings.items())
+            self.lines.append(f"{target} = graph.{node}({arguments})")
             return target
 
         return add
 
 
 def nodes(epilogue: Epilogue) -> list[str]:
-    """Lines that add to ``graph`` what a measurement has behind its ``sums``; the last one makes ``y``.
+    """Lines that add to ``graph`` the nodes that a measurement has after ``sums``; the last one makes ``y``.
 
     Parameters
     ----------
     epilogue : Epilogue
-        What it adds is called ``bias`` and ``residual``.
+        Its operands are called ``bias`` and ``residual``.
 
     Raises
     ------

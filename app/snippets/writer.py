@@ -1,4 +1,4 @@
-"""From a layer and a variant to a program that runs exactly that."""
+"""Writes a program that runs exactly one variant on one layer."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ RULE: Final = (
     "the first plan that cuDNN's heuristics A, B and FALLBACK, in this order, offer for this engine and that builds "
     f"within the workspace, of at most {MOST_BUILDS} that are tried"
 )
-"""What gives the knobs of an engine that was not measured on the layer, as in `kernels.cudnn.graph.prepare`."""
+"""The rule for the knobs of an engine that was not measured on the layer, as in `kernels.cudnn.graph.prepare`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A program, and what it takes.
+    """A program, and what it needs to run.
 
     Parameters
     ----------
     variant : str
     language : Language
     languages : tuple of Language
-        Those that this variant has a program in.
+        Languages that this variant has programs in.
     code : str
     requires : tuple of str
         Packages or libraries that it needs.
     plan : dict
-        What it rebuilds: legacy, the algorithm and math type; graph, engine and knobs where they were measured; ours,
-        the id and the version of this project.
+        The plan it rebuilds: algorithm and math type for the legacy API; engine and measured knobs for the graph API;
+        id and version of this project for our own variants.
     rule : str or None
-        What gives the rest of the plan where nothing was measured.
+        The rule for the rest of the plan where nothing was measured.
     """
 
     variant: str
@@ -63,7 +63,7 @@ class Snippet:
 
 
 def languages_of(variant: Variant) -> tuple[Language, ...]:
-    """What a program for this variant can be written in, the plainest first."""
+    """Languages that a program for this variant can be written in, the plainest first."""
     if variant.backend is Backend.CPU:
         return (Language.PYTHON,)
     if variant.backend is Backend.CUDNN_LEGACY:
@@ -87,13 +87,13 @@ def write_snippet(
     problem : ConvProblem
     variant : Variant
     plan : dict, optional
-        As a measurement kept it; without it a graph engine's knobs come from `RULE`.
+        As stored with a measurement; without it, a graph engine's knobs come from `RULE`.
     workspace_limit_bytes : int
-        What the plan may take.
+        Largest workspace of the plan.
     language : Language, optional
         By default the first of `languages_of`.
     left_out : Epilogue
-        What was asked for beside the problem and the variant does not compute: the program says so.
+        The part of the requested epilogue that the variant does not compute: the program says so.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def write_snippet(
 def _common(problem: ConvProblem, variant: Variant, workspace_limit_bytes: int) -> dict[str, Any]:
     fields = {name: getattr(problem, name) for name in FIELDS}
     ends = {name: getattr(problem, name) for name in ("pad_h_end", "pad_w_end")}
-    said = fields | (ends if problem.has_uneven_padding else {})
+    printed = fields | (ends if problem.has_uneven_padding else {})
     return (
         fields
         | ends
@@ -134,7 +134,7 @@ def _common(problem: ConvProblem, variant: Variant, workspace_limit_bytes: int) 
             "q": problem.q,
             "short": problem.short,
             "problem": problem,
-            "fields": {name: value if isinstance(value, int) else str(value) for name, value in said.items()},
+            "fields": {name: value if isinstance(value, int) else str(value) for name, value in printed.items()},
             "epilogue": str(problem.epilogue),
             "added": [name for name in ("bias", "residual") if name in problem.shapes],
             "is_nhwc": problem.layout is Layout.NHWC,
@@ -188,7 +188,7 @@ def _legacy(problem: ConvProblem, variant: Variant, _ref: PlanRef | None) -> dic
 
 
 def _legacy_plan(problem: ConvProblem, variant: Variant) -> tuple[str, str]:
-    """The names that cuDNN's header has for algorithm and math type."""
+    """Algorithm and math type by their names in cuDNN's header."""
     algorithm, is_tensor_core = algorithm_of(variant.id)
     math_type = "CUDNN_FMA_MATH"
     if is_tensor_core:
@@ -197,7 +197,7 @@ def _legacy_plan(problem: ConvProblem, variant: Variant) -> tuple[str, str]:
 
 
 def _is_appended(problem: ConvProblem, variant: Variant) -> bool:
-    """Whether a program in C has a kernel of its own behind the library's call."""
+    """Whether a program in C adds its own kernel after the library's call."""
     return bool(problem.epilogue) and variant.ending_of(problem.epilogue) is not Ending.LIBRARY
 
 

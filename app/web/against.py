@@ -1,4 +1,4 @@
-"""What the advised variant gains over what runs today: on one layer, and on a whole network."""
+"""The gain of the advised variant over the alternatives that run today: on one layer, and on a whole network."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from conv_advisor.models.advice.baselines import NAMES, Baseline
 from conv_advisor.models.ranking.candidates import Source
 
 ORDER: Final = ("pytorch_default", "pytorch_benchmark", "cudnn_heuristic", "cudnn_best")
-"""Fields of `Baselines`, what people use most first."""
+"""Fields of `Baselines`, those that people use most first."""
 
 
 @dataclass(frozen=True)
 class Rival:
-    """One of them on one layer; its bar in percent of the slowest's."""
+    """One alternative on one layer; ``end`` is its bar in percent of the slowest one's."""
 
     name: str
     title: str
@@ -26,7 +26,7 @@ class Rival:
 
 @dataclass(frozen=True)
 class Rivals:
-    """All of them on one layer, and the bar of the advised variant beside theirs."""
+    """All alternatives on one layer, and the bar of the advised variant beside theirs."""
 
     rivals: Sequence[Rival]
     own_end: float
@@ -34,13 +34,13 @@ class Rivals:
 
 @dataclass(frozen=True)
 class TotalAgainst:
-    """One of them over the layers of a network on which its time is known.
+    """One alternative over the layers of a network on which its time is known.
 
     Parameters
     ----------
     name, title : str
     time_ms, own_ms : float
-        What one pass over those layers takes: its own time, and that of the advised variants.
+        Time of one pass over those layers: the alternative's, and that of the advised variants.
     n_measured, n_known, n_layers : int
         Distinct layers: those whose time was measured, those whose time is known, all.
     """
@@ -60,10 +60,10 @@ class TotalAgainst:
 
 
 def rivals_of(advice: Advice) -> Rivals:
-    """What an advice is up against."""
+    """The alternatives to an advised variant."""
     baselines = {name: getattr(advice.baselines, name) for name in ORDER}
     own_ms = advice.best.time_ms
-    slowest_ms = max([own_ms, *(each.time_ms for each in baselines.values() if each.time_ms)])
+    slowest_ms = max([own_ms, *(baseline.time_ms for baseline in baselines.values() if baseline.time_ms)])
     rivals = [
         Rival(name, NAMES[name], baseline, _end(baseline.time_ms or 0.0, slowest_ms))
         for name, baseline in baselines.items()
@@ -72,7 +72,7 @@ def rivals_of(advice: Advice) -> Rivals:
 
 
 def totals_against(counted: Iterable[tuple[int, Advice | None]]) -> list[TotalAgainst]:
-    """What a network's advised variants are up against, by rival; without those of whom no layer's time is known.
+    """The alternatives over a whole network; those without a known time on any layer are left out.
 
     Parameters
     ----------

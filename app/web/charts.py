@@ -1,4 +1,4 @@
-"""What a drawing needs beside its data: axes with round ticks, and labels that do not lie on one another."""
+"""Parts of a drawing beside its data: axes with round ticks, and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import ceil, floor, log
 from typing import Final
 
 MARGIN: Final = 4.0
-"""Percent of a drawing that its outermost points keep from its edges."""
+"""Distance of the outermost points from a drawing's edges, in percent."""
 
 _HEIGHT_PX: Final = 224.0
 _WIDTHS_PX: Final = (180.0, 1_200.0)
@@ -23,7 +23,7 @@ _AWAY_PX: Final = 9.0
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis by logarithms, from its least value to its greatest.
+    """A logarithmic axis, from its least value to its greatest.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Axis:
         return ticks[:: max(1, ceil(len(ticks) / most))] if ticks else [self.low]
 
     def binary_ticks(self, most: int) -> list[float]:
-        """Powers of two within the axis, at most so many: of one step, the smallest that leaves no more."""
+        """Powers of two within the axis, at most ``most``, at the smallest even step that leaves no more."""
         for power in count(1):
             ticks = list(self._within((1.0,), 2.0**power))
             if len(ticks) <= most:
@@ -91,14 +91,14 @@ class Label:
 
 
 def place_labels(dots: Sequence[tuple[float, float, str]], others: Sequence[tuple[float, float]] = ()) -> list[Label]:
-    """Labels for dots of which none lies on another, however wide the drawing is.
+    """Labels for dots, none of which overlaps another, however wide the drawing is.
 
     Dots that can hardly be told apart share a label. A label that fits nowhere beside its dot is left out.
 
     Parameters
     ----------
     dots : sequence of (float, float, str)
-        In percent from the left and from the top, with what each is called.
+        Positions in percent from the left and from the top, and the names of the dots.
     others : sequence of (float, float)
         Dots without names, which labels keep off where they can.
     """
@@ -107,9 +107,13 @@ def place_labels(dots: Sequence[tuple[float, float, str]], others: Sequence[tupl
     placed: list[Label] = []
     for x, y, text in shared:
         candidates = [Label(x, y, text, dx, dy) for dx, dy in _around(text)]
-        free = [each for each in candidates if _is_inside(each) and not any(_meet(each, label) for label in placed)]
+        free = [
+            candidate
+            for candidate in candidates
+            if _is_inside(candidate) and not any(_meet(candidate, label) for label in placed)
+        ]
         if free:
-            placed.append(min(free, key=lambda each: _covered(each, [*places, *others])))
+            placed.append(min(free, key=lambda candidate: _covered(candidate, [*places, *others])))
     return placed
 
 
@@ -160,7 +164,7 @@ def _covered(label: Label, dots: Sequence[tuple[float, float]]) -> int:
 
 
 def _nearest_px(label: Label, x: float, dx: float = 0.0) -> float:
-    """How near the middle of a label and another place come to each other across, over all widths."""
+    """Least horizontal distance of a label's middle from another place, over all widths of the drawing."""
     narrow, wide = ((label.x - x) * width_px / 100 + label.dx - dx for width_px in _WIDTHS_PX)
     return 0.0 if narrow * wide <= 0 else min(abs(narrow), abs(wide))
 

@@ -1,4 +1,4 @@
-"""Two layers beside each other: what is fastest for each, every variant on both, and where the tree parts them."""
+"""Two layers side by side: the fastest variant for each, every variant on both, and where their paths diverge."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from conv_advisor.models.ranking.candidates import Choice, Source
 from conv_advisor.models.ranking.words import chance
 
 OTHER: Final = "other_"
-"""What stands before the names of the second layer's fields."""
+"""Prefix of the names of the second layer's fields."""
 
 _ASKED: Final = ("layer", "dtype", "layout", "device")
 _MOST_SLOWDOWN: Final = 6.0
-"""Where the bars end, in times of the layer's own best."""
+"""Where the bars end, in multiples of the layer's own best time."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two layers, as it was asked for and as it is advised on."""
+    """One of the two layers: the form as filled in, and the advice on it."""
 
     form: LayerForm
     view: AdviceView
@@ -34,7 +34,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Fact:
-    """One quantity of both; how many times the first the second is, where that can be said."""
+    """One quantity of both layers; ``ratio`` is second / first, where both are known."""
 
     name: str
     values: tuple[str, str]
@@ -60,10 +60,10 @@ class ComparedView:
     sides : tuple of two Side
     facts : sequence of Fact
     rows : sequence of ComparedRow
-        Those first that are fast on either layer.
+        Variants that are fast on either layer come first.
     parting : tuple of two DrawnDecision, optional
         The first decision that goes one way for the first layer and the other way for the second; None where one tree
-        takes both to the same leaf, or where two trees are asked.
+        takes both to the same leaf, or where the layers have different trees.
     is_same_tree : bool
     """
 
@@ -74,14 +74,14 @@ class ComparedView:
     is_same_tree: bool
 
 
-def compared_forms(given: Mapping[str, str]) -> tuple[LayerForm, LayerForm]:
-    """The forms of both layers; what is not said of the second is as for the first.
+def compared_forms(query: Mapping[str, str]) -> tuple[LayerForm, LayerForm]:
+    """The forms of both layers; a field that the second lacks is taken from the first.
 
-    The second has fields of its own, with `OTHER` before their names; the limits count for both. Where nothing at all
-    is said of the second it is the first in half precision.
+    Fields of the second layer have `OTHER` before their names; the limits hold for both. Without any field of its own,
+    the second layer is the first in half precision.
     """
-    first = layer_form({"by": "short"} | {name: given.get(name, "") for name in (*_ASKED, *LIMITS)})
-    others = {name: value[:400] for name in _ASKED if (value := given.get(OTHER + name, "").strip())}
+    first = layer_form({"by": "short"} | {name: query.get(name, "") for name in (*_ASKED, *LIMITS)})
+    others = {name: value[:400] for name in _ASKED if (value := query.get(OTHER + name, "").strip())}
     half = DType.FLOAT32 if first["dtype"] == DType.FLOAT16 else DType.FLOAT16
     return first, replace(first, values={**first.values, **(others or {"dtype": half})})
 
@@ -97,7 +97,7 @@ def compared_view(service: Service, first: LayerForm, second: LayerForm) -> Comp
     Raises
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected, StoreError
-        What is wrong with the second layer is said of its own field.
+        An error in the second layer names that layer's own field.
     """
     left = _side(service, first)
     try:
@@ -121,7 +121,7 @@ def _side(service: Service, form: LayerForm) -> Side:
 
 
 def _origin(view: AdviceView) -> str:
-    """Where the best time comes from, and whose it is where it is borrowed."""
+    """The source of the best time, and the device that a borrowed one comes from."""
     source, lender = view.best.choice.source, view.advice.trust.borrowed_from
     return f"{source} of {lender}, scaled" if lender and source is Source.PREDICTED else str(source)
 
@@ -144,7 +144,7 @@ def _facts(a: AdviceView, b: AdviceView) -> Sequence[Fact]:
 
 
 def _against(a: AdviceView, b: AdviceView) -> list[Fact]:
-    """How many times as long others take, by rival."""
+    """How many times as long each alternative takes."""
     pairs = zip(a.against.rivals, b.against.rivals, strict=True)
     return [Fact(one.title, _both(_times_as_long, one.baseline, other.baseline)) for one, other in pairs]
 
@@ -153,8 +153,8 @@ def _times_as_long(baseline: Baseline) -> str:
     return "unknown" if baseline.speedup is None else f"{text.slowdown(baseline.speedup)} as long, {baseline.source}"
 
 
-def _both(said: Callable[[Any], str], one: object, other: object) -> tuple[str, str]:
-    return said(one), said(other)
+def _both(write: Callable[[Any], str], one: object, other: object) -> tuple[str, str]:
+    return write(one), write(other)
 
 
 def _flop(count: float) -> str:

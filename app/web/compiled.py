@@ -1,4 +1,4 @@
-"""What templates were compiled to, kept from one start to the next as Python keeps that of its modules."""
+"""Cache of compiled templates, kept from one start to the next, as Python does for modules."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from platformdirs import user_cache_path
 
 
 class Compiled(FileSystemBytecodeCache):
-    """Jinja's cache of files, in the user's own: it is code that will run.
+    """Jinja's file cache, in the user's own cache folder, since it holds code that will run.
 
-    To compile the templates of one page takes as long as all else that its first view does. Where nothing can be
-    written they are compiled with each start.
+    Compiling the templates of one page takes as long as the rest of its first view. Where the folder cannot be
+    written, they are compiled at each start.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class Compiled(FileSystemBytecodeCache):
         super().__init__(str(folder))
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Read what is kept, if it is that of this source and this Python."""
+        """Load the cached code, if it fits this source and this Python."""
         with suppress(OSError):
             super().load_bytecode(bucket)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep it, if that can be done."""
+        """Store the code, if the folder can be written."""
         with suppress(OSError):
             super().dump_bytecode(bucket)

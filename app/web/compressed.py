@@ -1,7 +1,7 @@
-"""Pages, static files and long answers as gzip, for whoever says that they take it.
+"""Pages, static files and long answers as gzip, for clients that accept it.
 
-What a page says is not secret to whoever asks for it, and no page holds a token, a cookie or a key that opens anything:
-a guess that is sent along in a query gains nothing from the length of the answer (BREACH).
+A page holds no secret from the client that requests it, and no token, cookie or key: a guess in a query learns nothing
+from the length of the answer (BREACH).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 from starlette.datastructures import Headers
 
 LEAST_BYTES: Final = 1_000
-"""Below that the saving is lost in one packet."""
+"""Shorter bodies are not compressed: they fit one packet anyway."""
 
 _FAST: Final = 4
 _BEST: Final = 9
 _FASTEST: Final = 1
-"""Levels of gzip: of a page, which is made anew for each request, of a file, which is not, and of data."""
+"""Levels of gzip: for a page, which is made anew for each request; for a file, compressed once; and for data."""
 
 
 def takes_gzip(headers: Headers) -> bool:
@@ -37,14 +37,14 @@ def compressed(body: bytes) -> bytes:
 
 
 def packed(body: bytes, headers: Headers) -> tuple[bytes, dict[str, str]]:
-    """Data as whoever asked takes it, and the headers that say how: long lists shrink to a quarter.
+    """Data in the encoding that the client accepts, and the headers for it: long lists shrink to a quarter.
 
-    At the lowest level, which takes 7 ms a megabyte of advice; the next ones take twice as long and save a tenth.
+    The lowest level takes 7 ms per megabyte of advice; the next ones take twice as long and save a tenth.
     """
-    said = {"vary": "Accept-Encoding"}
+    answer_headers = {"vary": "Accept-Encoding"}
     if len(body) < LEAST_BYTES or not takes_gzip(headers):
-        return body, said
-    return gzip.compress(body, _FASTEST, mtime=0), said | {"content-encoding": "gzip"}
+        return body, answer_headers
+    return gzip.compress(body, _FASTEST, mtime=0), answer_headers | {"content-encoding": "gzip"}
 
 
 @lru_cache(maxsize=64)

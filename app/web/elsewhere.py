@@ -13,7 +13,7 @@ from conv_advisor.app.wire.schemas import AdviceParameters
 
 @dataclass(frozen=True)
 class Here:
-    """This service, to somebody who asks it.
+    """This service as its clients reach it.
 
     Parameters
     ----------
@@ -27,23 +27,23 @@ class Here:
     needs_token: bool
 
     def curl(self, api: str) -> str:
-        """What asks this path and query of the API in a shell."""
+        """A shell command that requests this path and query of the API."""
         token = ' -H "Authorization: Bearer $TOKEN"' if self.needs_token else ""
         return f"curl{token} {shlex.quote(self.base + api)}"
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """One answer, up to four ways to it.
+    """Up to four ways to the same answer.
 
     Parameters
     ----------
     link : str
-        The page's.
+        Address of the page.
     api : str
         Path and query of the API.
     curl, python, command : str
-        What asks for it in a shell, in Python and on the command line; empty where it cannot.
+        The request in a shell, in Python and on the command line; empty where there is none.
     """
 
     link: str
@@ -54,7 +54,7 @@ class Elsewhere:
 
 
 def advice_elsewhere(here: Here, form: LayerForm) -> Elsewhere:
-    """Where else the question of a form, which is filled, has the same answer.
+    """Other ways to the advice on a filled form.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def advice_elsewhere(here: Here, form: LayerForm) -> Elsewhere:
 
 
 def map_elsewhere(here: Here, form: LayerForm, x: str, y: str) -> Elsewhere:
-    """Where else the map of a form, which is filled, is had.
+    """Other ways to the map of a filled form.
 
     Raises
     ------
@@ -86,27 +86,27 @@ def map_elsewhere(here: Here, form: LayerForm, x: str, y: str) -> Elsewhere:
     return Elsewhere(link=here.base + form.address("/map", x=x, y=y), api=api, curl=here.curl(api))
 
 
-def plan_elsewhere(here: Here, name: str, asked: Mapping[str, str]) -> Elsewhere:
-    """Where else the plan of a network that ships is had, by what is asked of it: batches, dtype, device, only."""
-    api = address("/v1/plans", name=name, **asked)
-    batches = [int(word) for word in asked["batches"].split(",")]
-    keywords = [f"{key}={batches if key == 'batches' else value!r}" for key, value in asked.items()]
+def plan_elsewhere(here: Here, name: str, parameters: Mapping[str, str]) -> Elsewhere:
+    """Other ways to the plan of a network that ships; its parameters are batches, dtype, device, only."""
+    api = address("/v1/plans", name=name, **parameters)
+    batches = [int(word) for word in parameters["batches"].split(",")]
+    keywords = [f"{key}={batches if key == 'batches' else value!r}" for key, value in parameters.items()]
     token = ', token=os.environ["TOKEN"]' if here.needs_token else ""
     return Elsewhere(
-        link=here.base + address("/plan", name=name, **asked),
+        link=here.base + address("/plan", name=name, **parameters),
         api=api,
         curl=here.curl(api),
         python=f"conv_advisor.Client({here.base!r}{token}).plan({name!r}, {', '.join(keywords)})",
-        command=shlex.join(["conv-advisor", "plan", name, *_options(asked)]),
+        command=shlex.join(["conv-advisor", "plan", name, *_options(parameters)]),
     )
 
 
 def _asked(form: LayerForm) -> dict[str, Any]:
-    """What advice depends on beside the layer, by the API's names."""
-    asked = form.parameters(AdviceParameters)
+    """Parameters of advice other than the layer, by the API's names."""
+    parameters = form.parameters(AdviceParameters)
     values: dict[str, Any] = {name: str(form[name]) for name in ("dtype", "layout", "device")}
-    values |= {"max_workspace_bytes": asked.max_workspace_bytes, "only": form["only"]}
-    values |= {"deterministic": "true" if asked.deterministic else None}
+    values |= {"max_workspace_bytes": parameters.max_workspace_bytes, "only": form["only"]}
+    values |= {"deterministic": "true" if parameters.deterministic else None}
     return {name: value for name, value in values.items() if value not in ("", None)}
 
 

@@ -1,4 +1,4 @@
-"""What was typed: kept as it was, so that it can be shown again, and read into a layer and its limits."""
+"""Form values: kept as typed, so that they can be shown again, and read into a layer and its limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_MIB: Final = 2**40
 
 @dataclass(frozen=True)
 class LayerForm:
-    """A layer and what advice on it depends on, as typed.
+    """A layer and the limits of advice on it, as typed.
 
     Parameters
     ----------
@@ -58,21 +58,21 @@ class LayerForm:
         """Whether no layer was typed at all."""
         return not any(self[name] for name in ("layer", *SIZES))
 
-    def parameters(self, kind: type[Parameters], **more: str) -> Parameters:
-        """What the form asks for.
+    def parameters(self, kind: type[Parameters], **extra: str) -> Parameters:
+        """The parameters that the form requests.
 
         Raises
         ------
         InvalidInput
         """
-        wanted = (*_FIELDS, *ENDING) if self.is_by_fields else ("layer",)
-        given = {name: self[name] for name in (*wanted, "dtype", "layout", "device", "deterministic", "only")} | more
+        names = (*_FIELDS, *ENDING) if self.is_by_fields else ("layer",)
+        values = {name: self[name] for name in (*names, "dtype", "layout", "device", "deterministic", "only")} | extra
         if self["workspace_mib"]:
-            given["max_workspace_bytes"] = str(_workspace_bytes(self["workspace_mib"]))
-        return typed(kind, given)
+            values["max_workspace_bytes"] = str(_workspace_bytes(self["workspace_mib"]))
+        return typed(kind, values)
 
     def kept(self, *names: str) -> dict[str, str]:
-        """What was typed of these, without what is empty."""
+        """The typed values of these fields, without the empty ones."""
         return {name: self[name] for name in names if self[name]}
 
     def problem(self) -> ConvProblem:
@@ -91,26 +91,26 @@ class LayerForm:
         return replace(self, values={**self.values, **written, **known})
 
     def address(self, path: str, **changes: Any) -> str:
-        """Where the page for this form is, with some values changed; an empty one is left out."""
-        wanted = ("layer", "dtype", "layout", "device", *LIMITS)
-        return address(path, **({name: self[name] for name in wanted} | changes))
+        """The address of the page for this form, with some values changed; empty ones are left out."""
+        names = ("layer", "dtype", "layout", "device", *LIMITS)
+        return address(path, **({name: self[name] for name in names} | changes))
 
 
-def typed(kind: type[Typed], given: Mapping[str, str]) -> Typed:
-    """Parameters from what was typed; what is empty says nothing.
+def typed(kind: type[Typed], values: Mapping[str, str]) -> Typed:
+    """Parameters from typed values; empty ones are left out.
 
     Raises
     ------
     InvalidInput
     """
     try:
-        return kind.model_validate_strings({name: value for name, value in given.items() if value})
+        return kind.model_validate_strings({name: value for name, value in values.items() if value})
     except ValidationError as error:
         raise InvalidInput(*first_fault(error)) from None
 
 
 def member(kind: type[Member], field: str, value: str) -> Member:
-    """One of a kind by its value.
+    """The member of an enumeration with this value.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def member(kind: type[Member], field: str, value: str) -> Member:
 
 
 def _written_ending(problem: ConvProblem) -> dict[str, str]:
-    """The fields of `ENDING` as they are typed: empty where they say nothing."""
+    """The fields of `ENDING` as they are typed: empty where they have their defaults."""
     pads = ("pad_h_end", "pad_w_end")
     ends = {name: str(getattr(problem, name)) if problem.has_uneven_padding else "" for name in pads}
     epilogue = problem.epilogue
@@ -137,19 +137,19 @@ def address(path: str, **values: Any) -> str:
     return f"{path}?{query}" if query else path
 
 
-def layer_form(given: Mapping[str, str]) -> LayerForm:
-    """The form as it was sent; without a layer, an example's.
+def layer_form(sent: Mapping[str, str]) -> LayerForm:
+    """The form as it was sent; without a layer, that of the example layer.
 
-    Numbers are taken as people paste them, with spaces around.
+    Spaces around pasted values are removed.
     """
     known = ("by", "layer", *_FIELDS, *ENDING, "dtype", "layout", "device", *LIMITS, "network", "variant", "language")
-    values = {name: given[name].strip()[:400] for name in known if given.get(name, "").strip()}
+    values = {name: sent[name].strip()[:400] for name in known if sent.get(name, "").strip()}
     form = LayerForm({"by": "short", "dtype": DType.FLOAT32, "layout": Layout.NCHW, **values})
     return replace(form, values={**form.values, "layer": LAYER}) if form.is_empty else form
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """A form that was posted; of values of the same name the last.
+    """A form that was posted; where a name occurs twice, the last value counts.
 
     Raises
     ------

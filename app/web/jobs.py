@@ -1,4 +1,4 @@
-"""What the page shows of jobs: what each is, and how it ended, in words."""
+"""The rows of the page of jobs: what each job is, and how it ended, in words."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def job_rows(jobs: Iterable[Job]) -> list[JobRow]:
 
 def _title(job: Job) -> str:
     """What a job is, in a line: its kind, what it is about, and the device."""
-    asked = job.request
+    request = job.request
     about = ""
     if job.kind is JobKind.SWEEP:
-        sampled = [f"{asked['sampled']} sampled layers"] if asked.get("sampled") else []
-        about = f" of {', '.join([*(TITLES.get(name, name) for name in asked.get('networks', ())), *sampled])}"
+        sampled = [f"{request['sampled']} sampled layers"] if request.get("sampled") else []
+        about = f" of {', '.join([*(TITLES.get(name, name) for name in request.get('networks', ())), *sampled])}"
     elif job.kind is JobKind.MEASURE:
-        about = f" {counted(len(asked.get('layers', ())), 'layer')}"
+        about = f" {counted(len(request.get('layers', ())), 'layer')}"
     return f"{str(job.kind).capitalize()}{about} {_on(job)}".strip()
 
 
@@ -81,10 +81,10 @@ def _of_training(result: Mapping[str, Any]) -> str:
     why = "; ".join(result.get("reasons", ())) or "it was not better"
     verdict = "in use" if result.get("promoted") else f"kept, not in use: {why}"
     held_out, before = result.get("slowdown"), result.get("champion_slowdown")
-    said = f"tree {result['model']} is {verdict}"
+    sentence = f"tree {result['model']} is {verdict}"
     if held_out is not None:
-        said += f"; {held_out:.3f}× the fastest on layers held out"
-    return said + (f", the one before {before:.3f}×" if before is not None else "")
+        sentence += f"; {held_out:.3f}× the fastest on layers held out"
+    return sentence + (f", the one before {before:.3f}×" if before is not None else "")
 
 
 def _elapsed_s(job: Job) -> float | None:

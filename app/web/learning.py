@@ -14,14 +14,14 @@ from conv_advisor.app.web.models import ModelRow
 from conv_advisor.data.errors import ConvAdvisorError
 
 _LEAST_TOP: Final = 1.02
-"""The least that the axis of a drawing reaches to, in times of the fastest: what is as good as perfect looks it."""
+"""Least top of a drawing's axis, in multiples of the fastest time: a nearly perfect tree then looks so."""
 
 _TICKS: Final = 4
 
 
 @dataclass(frozen=True)
 class Spot:
-    """One dot: in percent from the left and from the top; what it stands for, in a line."""
+    """One dot: its position in percent from the left and from the top, and a line that says what it stands for."""
 
     x: float
     y: float
@@ -54,7 +54,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class RegretView:
-    """What following the tree in charge costs on what was measured here."""
+    """What following the active tree costs on the layers measured here."""
 
     rows: Sequence[Regretted]
     mean: float
@@ -79,7 +79,7 @@ def learning_views(service: Service, models: Mapping[str, Sequence[ModelRow]]) -
 def scores_chart(rows: Sequence[ModelRow]) -> Chart | None:
     """The geometric mean of every usable tree on layers it was not trained on, in the order they were trained.
 
-    None where fewer than two trees say: one dot is no course.
+    None where fewer than two trees have scores: one dot makes no curve.
     """
     trained = sorted((row for row in rows if row.judged and row.created), key=lambda row: row.created)
     if len(trained) < 2:
@@ -107,7 +107,7 @@ def scores_chart(rows: Sequence[ModelRow]) -> Chart | None:
 
 
 def regret_view(rows: Sequence[Regretted]) -> RegretView | None:
-    """The live regret, drawn; None where nothing tells it."""
+    """The live regret, drawn; None where no layer was measured."""
     if not rows:
         return None
     slowdowns = [row.slowdown for row in rows]
@@ -138,7 +138,7 @@ def regret_view(rows: Sequence[Regretted]) -> RegretView | None:
 def _regret(service: Service, device_id: str) -> RegretView | None:
     try:
         return regret_view(live_regret(service, device_id))
-    except ConvAdvisorError:  # its tree cannot be used, which the list of trees says
+    except ConvAdvisorError:  # its tree cannot be used; the list of trees says so
         return None
 
 
@@ -155,7 +155,7 @@ def _down(axis: Axis, slowdown: float) -> float:
 
 
 def _ticks(axis: Axis) -> list[tuple[str, float]]:
-    """Perfect, the top, and what lies evenly between."""
+    """Ticks at 1×, at the top, and evenly between."""
     values = [exp(log(axis.high) * step / (_TICKS - 1)) for step in range(_TICKS)]
     digits = 3 if axis.high < 1.1 else 2 if axis.high < 3 else 1
     return [(f"{value:.{digits}f}×", _down(axis, value)) for value in values]

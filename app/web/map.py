@@ -1,4 +1,4 @@
-"""What the page shows of a map: which variant wins over two sizes of a layer."""
+"""The view of a map: which variant wins over two sizes of a layer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MapView:
     loan: Loan | None = None
 
     def letter(self, place: int | None) -> str:
-        """How the legend calls the winner of a cell."""
+        """The letter that the legend has for the winner of a cell."""
         return text.NONE if place is None else self.legend[place].letter
 
 
@@ -53,8 +53,8 @@ def map_view(service: Service, form: LayerForm, x: str, y: str) -> MapView:
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
-    asked = form.parameters(LandscapeParameters, x=member(Axis, "x", x), y=member(Axis, "y", y))
-    landscape, advisor = survey_of(service, asked)
+    parameters = form.parameters(LandscapeParameters, x=member(Axis, "x", x), y=member(Axis, "y", y))
+    landscape, advisor = survey_of(service, parameters)
     problem = landscape.problem
     ranked = favourites(model_of(advisor), problem.dtype, problem.layout)[:COLOURS]
     cells = [place for row in landscape.winners for place in row if place is not None]
@@ -71,13 +71,13 @@ def map_view(service: Service, form: LayerForm, x: str, y: str) -> MapView:
 
 
 def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], query: Mapping[str, str]) -> str:
-    """What the drawing needs, as JSON: of each cell its winner and its layer, which is asked about with this query."""
+    """The drawing's data as JSON: the winner and the layer of each cell, and the query for advice on that layer."""
     problem = landscape.problem
     return json.dumps(
         {
             "x": {"name": landscape.x, "values": landscape.x_values, "at": landscape.x.of(problem)},
             "y": {"name": landscape.y, "values": landscape.y_values, "at": landscape.y.of(problem)},
-            "variants": [{"name": each.variant, "colour": each.colour, "letter": each.letter} for each in legend],
+            "variants": [{"name": entry.variant, "colour": entry.colour, "letter": entry.letter} for entry in legend],
             "winners": landscape.winners,
             "layers": [[_layer_at(landscape, x, y) for x in landscape.x_values] for y in landscape.y_values],
             "query": query,

@@ -1,4 +1,4 @@
-"""What the page shows of a measurement: measured beside predicted, while it runs and when it is done."""
+"""The view of a measurement: measured beside predicted times, while it runs and when it is done."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 
 _SCALE: Final = 6.0
-"""Times of the best that the bars reach to."""
+"""Multiples of the best time that the bars reach to."""
 
 _FAR_OFF: Final = 1.25
-"""A prediction further from the measured time than this is marked."""
+"""A prediction that is off by more than this factor is marked."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RunRow:
 
     @property
     def is_out(self) -> bool:
-        """Whether it was tried, and gave no time."""
+        """Whether it was measured without getting a time."""
         return self.measurement is not None and self.measurement.time_ms is None
 
     @property
@@ -66,7 +66,7 @@ class RunView:
 
     @property
     def out(self) -> Sequence[RunRow]:
-        """Those without a time, once it is known that they have none."""
+        """The rows without a time, once the run has ended."""
         return [] if self.is_running else [row for row in self.rows if row.is_out]
 
     @property
@@ -87,12 +87,12 @@ class RunView:
 
 def run_view(run: Run) -> RunView:
     """What is known of a run now."""
-    measured = {each.variant: each for each in run.measurements}
+    measured = {measurement.variant: measurement for measurement in run.measurements}
     best_ms = run.best_ms
     times = [*([best_ms] if best_ms else []), *run.predicted_ms.values()]
     full_ms = _SCALE * min(times, default=1.0)
     rows = [_row(run, variant, measured.get(variant), best_ms, full_ms) for variant in run.variants]
-    if not run.predicted_ms:  # then there is no better order than that of the times
+    if not run.predicted_ms:  # without predictions, the rows are ordered by time
         rows.sort(key=lambda row: (row.measurement is None, not row.end, row.end, _time(row)))
     ratios = [row.ratio for row in rows if row.ratio is not None]
     return RunView(run, rows, len(measured), len(run.variants), median(ratios) if ratios else None)

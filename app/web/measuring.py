@@ -1,4 +1,4 @@
-"""Measuring the variants of one layer while somebody looks on: one after the other, each kept when it is known."""
+"""Measures the variants of one layer while a page shows it: one after the other, each stored at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from conv_advisor.kernels.bench import BenchOptions
 log = logging.getLogger(__name__)
 
 MAX_RUNNING: Final = 4
-"""Runs at once: they take turns on one device."""
+"""Runs at once, which take turns on one device."""
 MAX_KEPT: Final = 32
 
 
@@ -59,7 +59,7 @@ class Run:
     variants : tuple of str
         In the order in which they are measured.
     predicted_ms : dict of str to float
-        What the device's tree said beforehand; empty where it has none.
+        Times that the device's tree predicted beforehand; empty where it has none.
     options : BenchOptions
     """
 
@@ -80,27 +80,31 @@ class Run:
     @property
     def current(self) -> str | None:
         """The variant that is being measured."""
-        done = len(self.measurements)
-        return self.variants[done] if self.state is RunState.RUNNING and done < len(self.variants) else None
+        n_done = len(self.measurements)
+        return self.variants[n_done] if self.state is RunState.RUNNING and n_done < len(self.variants) else None
 
     @property
     def best_ms(self) -> float | None:
         """Time of the fastest variant measured so far."""
-        times = [each.time_ms for each in self.measurements if each.outcome is Outcome.MEASURED and each.time_ms]
+        times = [
+            measurement.time_ms
+            for measurement in self.measurements
+            if measurement.outcome is Outcome.MEASURED and measurement.time_ms
+        ]
         return min(times, default=None)
 
     @property
     def elapsed_s(self) -> float:
-        """Since it began, until it ended."""
+        """Time since the run began; for one that has ended, until then."""
         return (time.monotonic() if self.ended_s is None else self.ended_s) - self.started_s
 
 
 class Measuring:
     """The runs of one service, newest last; they live as long as it does.
 
-    What they measure is in the store, or they say why not.
+    Each stores its measurements, or has the reason why not.
 
-    Used on the event loop alone.
+    To be used on the event loop alone.
     """
 
     def __init__(self) -> None:
@@ -144,7 +148,7 @@ class Measuring:
         Raises
         ------
         UnknownJob
-            There is none, or it was long ago.
+            There is none, or it is no longer kept.
         """
         if run_id not in self._runs:
             raise UnknownJob(run_id)
@@ -183,19 +187,19 @@ class Measuring:
 def _planned(
     service: Service, problem: ConvProblem, device: Device, options: BenchOptions
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """The variants to measure, those predicted fastest first, and what is predicted of them."""
+    """The variants to measure, those predicted fastest first, and their predicted times."""
     reasons = {variant.id: variant.why_not(problem, device) for variant in catalog.for_device_kind(device.kind)}
     applicable = [name for name, reason in reasons.items() if reason is None]
     if not applicable:
-        said = {name: reason for name, reason in reasons.items() if reason}
-        raise NoAdvice(f"no variant computes {problem.key} on {device.id}", said)
+        why_not = {name: reason for name, reason in reasons.items() if reason}
+        raise NoAdvice(f"no variant computes {problem.key} on {device.id}", why_not)
     predicted_ms: dict[str, float] = {}
     advisor = service.advisor(device.id)
     if advisor.model is not None:
         try:
             advice = advisor.advise(problem, max_workspace_bytes=options.workspace_limit_bytes)
             predicted_ms = {choice.variant: choice.time_ms for choice in advice.ranking if choice.variant in applicable}
-        except NoAdvice as error:  # then they are measured in the catalogue's order
+        except NoAdvice as error:  # the variants are then measured in the catalogue's order
             log.info("nothing is predicted: %s", error)
     rest = [name for name in applicable if name not in predicted_ms]
     return (*predicted_ms, *rest), predicted_ms
@@ -215,7 +219,7 @@ async def _execute(run: Run, service: Service, engine: AnyEngine) -> None:
 
 
 async def _measure(run: Run, variant: str, service: Service, engine: AnyEngine) -> Measurement:
-    """Measure one variant and keep what came of it; where it brings the worker down, that is what came of it.
+    """Measure one variant and store the result; if it brings the worker down, the measurement has that as its outcome.
 
     Raises
     ------
@@ -228,7 +232,7 @@ async def _measure(run: Run, variant: str, service: Service, engine: AnyEngine) 
         future = engine.submit(tasks.measure, *arguments, deadline_s=deadline_s)
         (measurement,) = await asyncio.wrap_future(future)
     except (RunError, WorkerDied, DeadlineExceeded) as error:
-        came_of_it = outcome_of(error), str(error)
-        measurement = Measurement(run.problem, variant, run.device, *came_of_it, l2=run.options.l2, run_id=run_id)
+        failure = outcome_of(error), str(error)
+        measurement = Measurement(run.problem, variant, run.device, *failure, l2=run.options.l2, run_id=run_id)
     run.why_not_stored = await service.keep([measurement]) or run.why_not_stored
     return measurement

@@ -1,4 +1,4 @@
-"""What the page shows of models: every tree of every device, and how it did on layers held out from it."""
+"""The view of models: every tree of every device, and its scores on layers held out from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JUDGED_ON: Final = {
     "never_trained": "On networks never trained on",
     "leave_one_network_out": "On networks trained on, each left out in turn; others like it stay",
 }
-"""Parts of a card's scores, the strictest first: networks share layers, so that leaving one out hides little."""
+"""Parts of a card's scores, the strictest first: leaving one network out hides little, since networks share layers."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class ModelRow:
-    """One tree; what says most of layers that nobody has seen comes first."""
+    """One tree; ``judged`` begins with the strictest scores, those on the least known layers."""
 
     entry: Entry
     judged: Sequence[Judged]
@@ -63,22 +63,22 @@ class ModelRow:
     changes: Changes | None = None
     """Against the tree before it."""
     decisions: Sequence[Kind] = ()
-    """Its first ones, of a tree in use."""
+    """The first decisions of a tree in use; else empty."""
 
 
 def model_rows(service: Service) -> dict[str, list[ModelRow]]:
     """Every tree, by device; the one in use first, then the newest."""
-    found: dict[str, list[ModelRow]] = {}
+    by_device: dict[str, list[ModelRow]] = {}
     for entry in service.registry.list():
         row = _model_row(entry)
         if entry.is_active and not entry.problem:
-            with suppress(ModelRejected):  # what became of it since it was listed is said the next time
+            with suppress(ModelRejected):  # it changed since it was listed; the next view says so
                 row = replace(row, decisions=first_levels(service.registry.active(entry.device_id)))
-        found.setdefault(entry.device_id, []).append(row)
-    for rows in found.values():
+        by_device.setdefault(entry.device_id, []).append(row)
+    for rows in by_device.values():
         rows.sort(key=lambda row: row.created, reverse=True)
         rows.sort(key=lambda row: not row.entry.is_active)
-    return found
+    return by_device
 
 
 def _model_row(entry: Entry) -> ModelRow:
@@ -94,27 +94,27 @@ def _model_row(entry: Entry) -> ModelRow:
     )
 
 
-def _changes(said: object) -> Changes | None:
-    """What a card says of the tree before; None where it says nothing that can be read."""
+def _changes(changes: object) -> Changes | None:
+    """The changes against the tree before, from a card; None where it has none that can be read."""
     try:
-        return msgspec.convert(said, Changes) if said else None
+        return msgspec.convert(changes, Changes) if changes else None
     except msgspec.ValidationError:
         return None
 
 
 def _judged(scores: Mapping[str, Any]) -> list[Judged]:
-    """The scores on a card: those on whole networks, else that on the layers held out."""
-    found = []
+    """The scores on a card: those on whole networks, else the one on held-out layers."""
+    judged = []
     for part, title in JUDGED_ON.items():
         by_name = scores.get(part)
         if isinstance(by_name, Mapping) and "overall" in by_name:
             precisions = [_score(name, by_name[name]) for name in sorted(by_name) if name != "overall"]
-            found.append(Judged(title, _score("overall", by_name["overall"]), precisions))
+            judged.append(Judged(title, _score("overall", by_name["overall"]), precisions))
     held_out = scores.get("held_out_slowdown", scores.get("geometric_mean"))
-    if not found and held_out is not None:
-        found.append(Judged("On layers held out", Score("overall", float(held_out), None, None, None)))
-    return found
+    if not judged and held_out is not None:
+        judged.append(Judged("On layers held out", Score("overall", float(held_out), None, None, None)))
+    return judged
 
 
-def _score(name: str, found: Mapping[str, float]) -> Score:
-    return Score(name, found["geometric_mean"], found.get("p95"), found.get("worst"), found.get("share_tied"))
+def _score(name: str, figures: Mapping[str, float]) -> Score:
+    return Score(name, figures["geometric_mean"], figures.get("p95"), figures.get("worst"), figures.get("share_tied"))

@@ -1,4 +1,4 @@
-"""What the page shows of networks and experiments: their titles, their groups, and advice on each layer of one."""
+"""The view of networks and experiments: their titles, their groups, and advice on each layer of one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ GROUP_TITLES: Final = {
     "beyond-classifiers": "Beyond classifiers",
     "beyond-held-out": "Beyond classifiers, never trained on",
 }
-"""What stands above the members of a group; the first ones need no word."""
+"""Headings of the groups; the first group needs none."""
 
 
 def layers_of(name: str) -> list[networks.Layer]:
@@ -105,7 +105,7 @@ def layers_of(name: str) -> list[networks.Layer]:
 
 @dataclass(frozen=True)
 class NetworkGroup:
-    """Networks that stand together, and the name that stands for all of them."""
+    """Networks listed together, and the name of the whole group."""
 
     name: str
     title: str
@@ -131,14 +131,14 @@ class NetworkRow:
     count : int
         How often one pass runs it.
     origin : str
-        The layer's name or place in the network; of a list that has no one source, that too.
+        The layer's name or place in the network, with its source where the list has several.
     advice : Advice or None
     total_ms : float
-        What all its runs in one pass take.
+        Time of all its runs in one pass.
     share : float
-        Its total over that of the layer with the greatest, in percent.
+        Its total in percent of the greatest total of any layer.
     href : str
-        Its advice.
+        Address of the advice on it.
     """
 
     problem: ConvProblem
@@ -160,21 +160,21 @@ class NetworkView:
     source : str
         Where all its layers come from; empty where they come from several places.
     is_whole : bool
-        Whether it has every convolution of a network, with how often; else a list of layers, each once.
+        Whether it is a network, with every convolution and its count; else a list of layers, each once.
     rows : sequence of NetworkRow
     total_ms : float
-        What all convolutions take with the fastest variant of each.
+        Time of all convolutions, each with its fastest variant.
     flops : int
-        Those of all convolutions.
+        Operations of all convolutions.
     against : sequence of TotalAgainst
-        What others take for it.
+        The totals of the alternatives.
     n_measured : int
         Layers whose advised time was measured.
     device_id : str
     table_query : str
-        What asks for its table.
+        Query of the address of its table.
     loan : Loan or None
-        Where the tree is another device's.
+        The loan, where the tree is another device's.
     """
 
     name: str
@@ -197,7 +197,7 @@ class NetworkView:
 
     @property
     def n_unknown(self) -> int:
-        """Layers that nothing is known to run: they are in no total."""
+        """Layers without advice: they are in no total."""
         return sum(row.advice is None for row in self.rows)
 
 

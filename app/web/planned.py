@@ -1,4 +1,4 @@
-"""What the page shows of a plan: each layer as PyTorch runs it by default and as the plan does, and the totals."""
+"""The view of a plan: each layer as PyTorch runs it by default and as the plan does, and the totals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conv_advisor.models.planning.plan import RIVAL_NAMES, Layer, Plan, Total
 Parameters = TypeVar("Parameters", bound=PlanParameters)
 
 ASKED: Final[Mapping[str, str]] = {"name": "resnet50", "batches": "1", "dtype": "float32"}
-"""What is planned where nothing is asked for."""
+"""The parameters of the plan that is shown by default."""
 FIELDS: Final = ("name", "batches", "dtype", "device", "only", "dims")
 
 
@@ -26,9 +26,9 @@ class PlannedRow:
     ----------
     layer : Layer
     after, before : float
-        As planned, and by PyTorch's default in NCHW; 0 where that is unknown.
+        Bars of the planned time, and of PyTorch's default in NCHW; 0 where that is unknown.
     href : str
-        The advice on it.
+        Address of the advice on it.
     """
 
     layer: Layer
@@ -39,7 +39,7 @@ class PlannedRow:
 
 @dataclass(frozen=True)
 class PlanTotal:
-    """What somebody else takes for the whole network; its bar in percent of the slowest's."""
+    """An alternative's time for the whole network; ``end`` is its bar in percent of the slowest one's."""
 
     title: str
     total: Total
@@ -64,9 +64,9 @@ class PlanView:
     plan : Plan
     batch : int
     rows : sequence of PlannedRow
-        The layers that take most first.
+        The slowest layers first.
     totals : sequence of PlanTotal
-        Those of whom a time is known.
+        The alternatives with a known time.
     own_end : float
         The plan's own bar.
     """
@@ -79,7 +79,7 @@ class PlanView:
 
 
 def asked_of(kind: type[Parameters], values: Mapping[str, str]) -> Parameters:
-    """What a form or an address asks for.
+    """The parameters that a form or an address has.
 
     Raises
     ------
@@ -88,14 +88,14 @@ def asked_of(kind: type[Parameters], values: Mapping[str, str]) -> Parameters:
     return typed(kind, {name: values.get(name, "").strip() for name in FIELDS})
 
 
-def known(wanted: NetworkParameters, device_id: str) -> dict[str, str]:
-    """What was asked of the plan of a network that ships, beside its name, on this device."""
+def known(parameters: NetworkParameters, device_id: str) -> dict[str, str]:
+    """Parameters of the plan of a network that ships, without its name, on this device."""
     values = {
-        "batches": ",".join(map(str, batches_of(wanted.batches))),
-        "dtype": str(wanted.dtype),
+        "batches": ",".join(map(str, batches_of(parameters.batches))),
+        "dtype": str(parameters.dtype),
         "device": device_id,
     }
-    return values | ({"only": str(wanted.only)} if wanted.only else {})
+    return values | ({"only": str(parameters.only)} if parameters.only else {})
 
 
 def networks_by_name() -> list[str]:

@@ -1,4 +1,4 @@
-"""From values to HTML: the templates, the addresses of their assets, and the headers that every page carries."""
+"""Renders values as HTML: the templates, the addresses of their assets, and the headers of every page."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ PLOT_STYLE: Final = """:where(.chart) {
 """The style element that Observable Plot puts into its SVG."""
 
 SHEET: Final = (STATIC / "page.css").read_text()
-"""The style element of every page: a browser that had to ask for it would paint nothing until it came, and then all.
-Where htmx asks, a page is there that has it."""
+"""The style element of every page: as a separate file, it would delay the first paint. Fragments for htmx go without,
+since the page around them has it."""
 
 
 def _allowed(style: str) -> str:
-    """What a policy says of one style element: its hash."""
+    """The source expression that allows one style element in a policy: its hash."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'"
 
 
 def _policy(*, style: str, images: str) -> str:
-    """A Content-Security-Policy that lets a page ask nobody but this service."""
+    """A Content-Security-Policy under which a page reaches no host but this service."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -77,11 +77,11 @@ POLICY: Final = _policy(style=f"{_allowed(SHEET)} {_allowed(PLOT_STYLE)}", image
 """The Content-Security-Policy that every page has."""
 
 DOCS_POLICY: Final = _policy(style="'unsafe-inline'", images=" data:")
-"""That of the API's documentation alone: Swagger UI has drawings in its style sheet, and styles in its elements."""
+"""The policy of the API's documentation: Swagger UI has images in its style sheet, and styles in its elements."""
 
 _HEADERS: Final = {
     "content-security-policy": POLICY,
-    "referrer-policy": "same-origin",  # under no-referrer a browser does not say where a form comes from
+    "referrer-policy": "same-origin",  # under no-referrer a browser does not send a form's origin
     "vary": "HX-Request, Cookie, Accept-Encoding",
 }
 
@@ -89,7 +89,7 @@ THEMES: Final = ("light", "dark")
 
 
 class Assets(StaticFiles):
-    """Static files, compressed; one that is asked for by the hash of its content never changes."""
+    """Static files, compressed; one requested by the hash of its content never changes."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """The file, with how long it may be kept."""
@@ -103,12 +103,12 @@ class Assets(StaticFiles):
 
 
 def _as_gzip(response: FileResponse, scope: Scope) -> Response:
-    """The same file as gzip where that is taken; its ETag is then a weak one, which stands for both."""
-    asked = Headers(scope=scope)
-    kept = response.stat_result
-    if kept is None or kept.st_size < LEAST_BYTES or "range" in asked or not takes_gzip(asked):
+    """The same file, as gzip where the client accepts it; the ETag is then a weak one, valid for both encodings."""
+    request_headers = Headers(scope=scope)
+    stat = response.stat_result
+    if stat is None or stat.st_size < LEAST_BYTES or "range" in request_headers or not takes_gzip(request_headers):
         return response
-    body = compressed_file(Path(response.path), kept.st_mtime_ns)
+    body = compressed_file(Path(response.path), stat.st_mtime_ns)
     headers = {name: response.headers[name] for name in ("content-type", "last-modified")}
     headers |= {"etag": f"W/{response.headers['etag']}", "content-encoding": "gzip", "content-length": str(len(body))}
     return Response(b"" if scope["method"] == "HEAD" else body, headers=headers)
@@ -170,16 +170,16 @@ def _environment() -> Environment:
     environment.filters["breakable"] = _breakable
     environment.filters["by_parts"] = _by_parts
     environment.filters["brief"] = lambda layer: ConvProblem.parse(layer).brief
-    environment.filters["capfirst"] = lambda said: said[:1].upper() + said[1:]
+    environment.filters["capfirst"] = lambda words: words[:1].upper() + words[1:]
     return environment
 
 
 def _by_parts(layer: str) -> Markup:
-    """A layer's name that may be broken after its five sizes and after each thing that is said beside them."""
+    """A layer's name with possible line breaks after its five sizes and after each part that follows."""
     sizes, *rest = re.split(r"-(?=[a-z])", layer)
     return Markup("-<wbr>").join(Markup('<span class="part">{}</span>').format(part) for part in (sizes, *rest))
 
 
 def _breakable(variant: str) -> Markup:
-    """A variant's id, which may be broken after its points and underscores."""
+    """A variant's id with possible line breaks after its points and underscores."""
     return escape(variant).replace(".", Markup(".<wbr>")).replace("_", Markup("_<wbr>"))

@@ -1,4 +1,4 @@
-"""What is looked for by words: networks by their names, layers by their sizes, kinds and places in a network."""
+"""Search by words: networks by their names, layers by their sizes, kinds and places in a network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem
 
 MOST: Final = 50
-"""Layers that are shown; a closer word finds the rest."""
+"""Layers that are shown at most; a more specific word narrows the search."""
 
 _LONGEST: Final = 200
 
@@ -48,7 +48,7 @@ class SearchView:
     words : str
         As they were typed.
     layer : str or None
-        The layer, where the words are one; whether any network has it or not.
+        The layer that the words name, if they name one; a network need not have it.
     networks : sequence of FoundNetwork
     layers : sequence of FoundLayer
         At most `MOST`.
@@ -66,17 +66,19 @@ class SearchView:
 def search_view(words: str) -> SearchView:
     """Networks and layers that have every word somewhere."""
     words = words.strip()[:_LONGEST]
-    wanted = words.casefold().replace("×", "x").split()
+    terms = words.casefold().replace("×", "x").split()
     layer = _layer(words)
-    if not wanted:
+    if not terms:
         return SearchView(words, None, (), (), 0)
     at_one = replace(layer, n=1).short if layer else None
-    has = [re.compile(_as_typed(word)).search for word in wanted]
-    matching = [entry for entry in _entries() if entry.layer.short == at_one or all(find(entry.text) for find in has)]
+    matchers = [re.compile(_as_typed(word)).search for word in terms]
+    matching = [
+        entry for entry in _entries() if entry.layer.short == at_one or all(find(entry.text) for find in matchers)
+    ]
     return SearchView(
         words=words,
         layer=layer.brief if layer else None,
-        networks=_networks(wanted),
+        networks=_networks(terms),
         layers=[_placed(entry.layer, layer) for entry in matching[:MOST]],
         n_layers=len(matching),
     )
@@ -88,24 +90,24 @@ class _Entry:
     text: str
 
 
-def _placed(found: FoundLayer, asked: ConvProblem | None) -> FoundLayer:
-    """The layer, in the batch that was asked for."""
-    if asked is None or asked.n == 1 or replace(asked, n=1).short != found.short:
-        return found
-    return replace(found, short=asked.short, href=address("/", layer=asked.brief, network=found.places[0][0]))
+def _placed(layer: FoundLayer, problem: ConvProblem | None) -> FoundLayer:
+    """The layer, in the batch of the search."""
+    if problem is None or problem.n == 1 or replace(problem, n=1).short != layer.short:
+        return layer
+    return replace(layer, short=problem.short, href=address("/", layer=problem.brief, network=layer.places[0][0]))
 
 
-def _networks(wanted: Sequence[str]) -> list[FoundNetwork]:
+def _networks(terms: Sequence[str]) -> list[FoundNetwork]:
     counts = {name: count for group in network_groups() for name, count in group.n_layers.items()}
     return [
         FoundNetwork(name, TITLES.get(name, name), count)
         for name, count in counts.items()
-        if all(word in f"{name} {TITLES.get(name, name)}".casefold() for word in wanted)
+        if all(word in f"{name} {TITLES.get(name, name)}".casefold() for word in terms)
     ]
 
 
 def _as_typed(word: str) -> str:
-    """A pattern for a word; a number begins where it begins, so that 5x5 is nothing that 55x55 has."""
+    """A pattern for a word; a number matches from its first digit on, so that 5x5 does not match 55x55."""
     return (r"(?<!\d)" if word[0].isdigit() else "") + re.escape(word)
 
 
@@ -120,18 +122,18 @@ def _entries() -> tuple[_Entry, ...]:
     return tuple(_entry(problem, where) for problem, where in places.items())
 
 
-def _entry(problem: ConvProblem, where: Sequence[tuple[str, str]]) -> _Entry:
+def _entry(problem: ConvProblem, places: Sequence[tuple[str, str]]) -> _Entry:
     kinds = _kinds(problem)
-    found = FoundLayer(problem.short, kinds, tuple(where), address("/", layer=problem.brief, network=where[0][0]))
-    titles = (f"{name} {TITLES.get(name, name)} {source}" for name, source in where)
-    # Without the padding, or "3x3" would find every padding of 3.
+    layer = FoundLayer(problem.short, kinds, tuple(places), address("/", layer=problem.brief, network=places[0][0]))
+    titles = (f"{name} {TITLES.get(name, name)} {source}" for name, source in places)
+    # Padding is left out: else "3x3" would find every padding of 3.
     sizes = (written.partition("-pad")[0] for written in (problem.brief, problem.short))
-    return _Entry(found, " ".join((*sizes, *kinds, *titles)).casefold())
+    return _Entry(layer, " ".join((*sizes, *kinds, *titles)).casefold())
 
 
 def _kinds(problem: ConvProblem) -> tuple[str, ...]:
     is_depthwise = problem.groups > 1 and problem.groups == problem.c
-    named = {
+    applies = {
         f"{problem.r}x{problem.s}": True,
         "pointwise": problem.r == problem.s == 1,
         "depthwise": is_depthwise,
@@ -139,7 +141,7 @@ def _kinds(problem: ConvProblem) -> tuple[str, ...]:
         "strided": max(problem.stride_h, problem.stride_w) > 1,
         "dilated": max(problem.dilation_h, problem.dilation_w) > 1,
     }
-    return tuple(name for name, is_so in named.items() if is_so)
+    return tuple(name for name, is_so in applies.items() if is_so)
 
 
 def _layer(words: str) -> ConvProblem | None:

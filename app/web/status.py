@@ -1,4 +1,4 @@
-"""What every page says of the service: its worker, and the devices that can be asked about."""
+"""The state of the service that every page shows: its worker, and the devices with advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conv_advisor.data.gpus import gpus
 
 @dataclass(frozen=True)
 class Status:
-    """What can be done now."""
+    """What the service can do now."""
 
     device_name: str
     device_id: str
@@ -20,19 +20,19 @@ class Status:
 
 
 def status_view(service: Service) -> Status:
-    """What the header says of the worker, and what keeps the service from doing all it is for."""
+    """The worker as the header shows it, and what the service cannot do now."""
     device = service.worker.device
     return Status(device.name if device else "", device.id if device else "", service.shortcomings())
 
 
 def askable_ids(service: Service) -> list[str]:
-    """The devices that advice can be asked for: those of `device_ids`, then the GPUs that borrow."""
+    """The devices with advice: those of `device_ids`, then the GPUs that borrow a tree."""
     known = device_ids(service)
     return [*known, *(device_id for device_id in gpus() if device_id not in known)]
 
 
 def device_ids(service: Service) -> list[str]:
-    """The devices that were measured, have a tree, or are the worker's, that which is asked by default first."""
+    """The devices that were measured, have a tree, or are the worker's; the default one first."""
     known = list(service.known.all())
     try:
         default = service.known.asked_id()

@@ -29,7 +29,7 @@ from conv_advisor.models.advice.neighbours import Neighbour
 from conv_advisor.models.planning.plan import Plan
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes a text that begins with it for."""
+"""First characters of a text that a spreadsheet takes for a formula."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def decisions(view: AdviceView) -> Table:
 
 
 def tradeoffs(view: TradeoffsView) -> Table:
-    """Every variant with all that it costs, the front marked."""
+    """Every variant with its time, workspace and error; the Pareto front is marked."""
     points = sorted([*view.front, *view.rest], key=lambda pair: pair[0])
     return _table(
         [point for _, point in points],
@@ -133,7 +133,7 @@ def neighbours(near: Sequence[Neighbour]) -> Table:
 
 
 def baselines(view: AdviceView) -> Table:
-    """What the advised variant is up against, and how that is known."""
+    """The alternatives to the advised variant, and how their times are known."""
     return _table(
         view.against.rivals,
         name="name",
@@ -146,14 +146,16 @@ def baselines(view: AdviceView) -> Table:
 
 
 def network(view: NetworkView) -> Table:
-    """The layers of a network with what is advised for each, and what others take."""
+    """The layers of a network with the advised variant of each, and the times of the alternatives."""
     columns = ("layer", "count", "variant", "time_ms", "total_ms", "source", "workspace_bytes", "origin")
-    others = tuple(f"{name}_{what}" for name in ORDER for what in ("ms", "source"))
+    others = tuple(f"{name}_{part}" for name in ORDER for part in ("ms", "source"))
     rows = []
     for row in view.rows:
         best = row.advice.best if row.advice else None
-        told = (best.variant, best.time_ms, row.total_ms, best.source, best.workspace_bytes) if best else (None,) * 5
-        rows.append((row.problem.short, row.count, *told, row.origin, *_others(row.advice)))
+        best_cells = (
+            (best.variant, best.time_ms, row.total_ms, best.source, best.workspace_bytes) if best else (None,) * 5
+        )
+        rows.append((row.problem.short, row.count, *best_cells, row.origin, *_others(row.advice)))
     return Table(columns + others, rows)
 
 
@@ -189,7 +191,7 @@ def scores(models: dict[str, list[ModelRow]]) -> Table:
         for score in (part.overall, *part.by_precision)
     ]
     trees = _table([row for row, _, _ in judged], device="entry.device_id", model="entry.id", created="created")
-    told = _table(
+    score_table = _table(
         [score for _, _, score in judged],
         part="name",
         geometric_mean="geometric_mean",
@@ -199,8 +201,8 @@ def scores(models: dict[str, list[ModelRow]]) -> Table:
     )
     titles = [title for _, title, _ in judged]
     return Table(
-        (*trees.columns, "judged_on", *told.columns),
-        [(*tree, title, *score) for tree, title, score in zip(trees.rows, titles, told.rows, strict=True)],
+        (*trees.columns, "judged_on", *score_table.columns),
+        [(*tree, title, *score) for tree, title, score in zip(trees.rows, titles, score_table.rows, strict=True)],
     )
 
 
@@ -224,20 +226,20 @@ def measurements(runs: Iterable[RunView]) -> Table:
     rows = []
     for view in runs:
         p, best = view.problem, view.best.measurement if view.best else None
-        told = (best.variant, best.time_ms) if best else (None, None)
-        of_run = (view.run.id, p.short, p.dtype, p.layout, view.run.device.id, view.run.state)
-        rows.append((*of_run, view.done, view.total, view.run.elapsed_s, *told))
+        best_cells = (best.variant, best.time_ms) if best else (None, None)
+        run_cells = (view.run.id, p.short, p.dtype, p.layout, view.run.device.id, view.run.state)
+        rows.append((*run_cells, view.done, view.total, view.run.elapsed_s, *best_cells))
     return Table(columns, rows)
 
 
 def measurement(view: RunView) -> Table:
-    """What one measurement measured, beside what was predicted."""
+    """The measured times of one run, beside the predicted ones."""
     columns = ("variant", "state", "time_ms", "predicted_ms", "ratio", "max_error", "n_samples", "detail")
     rows = []
     for row in view.rows:
-        told = row.measurement
-        time_ms, max_error = (told.time_ms, told.max_error) if told else (None, None)
-        samples, detail = (len(told.samples_ms), told.detail) if told else (0, "")
+        measured = row.measurement
+        time_ms, max_error = (measured.time_ms, measured.max_error) if measured else (None, None)
+        samples, detail = (len(measured.samples_ms), measured.detail) if measured else (0, "")
         rows.append((row.variant, row.state, time_ms, row.predicted_ms, row.ratio, max_error, samples, detail))
     return Table(columns, rows)
 
@@ -266,18 +268,18 @@ def regret(rows: Iterable[Regretted]) -> Table:
 
 def layers(view: SearchView) -> Table:
     """The layers that a search shows."""
-    found = [(layer.short, " ".join(layer.kinds), ", ".join(name for name, _ in layer.places)) for layer in view.layers]
-    return Table(("layer", "kinds", "networks"), found)
+    cells = [(layer.short, " ".join(layer.kinds), ", ".join(name for name, _ in layer.places)) for layer in view.layers]
+    return Table(("layer", "kinds", "networks"), cells)
 
 
 def _table(rows: Iterable[Any], **columns: str) -> Table:
-    """A table of what these values have: by column the way to it, an attribute, or an attribute of an attribute."""
+    """A table of attributes of these values; each column names its attribute, dotted where it is nested."""
     readers = [attrgetter(path) for path in columns.values()]
     return Table(tuple(columns), [[read(row) for read in readers] for row in rows])
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has a word for."""
+    """The value as JSON can express it."""
     if isinstance(value, datetime):
         return value.isoformat()
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -62,8 +62,8 @@ def moment(at: datetime | str | None) -> str:
     """A time of day, in UTC."""
     if not at:
         return NONE
-    found = datetime.fromisoformat(at) if isinstance(at, str) else at
-    return found.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+    instant = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def duration(seconds: float) -> str:

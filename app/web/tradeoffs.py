@@ -1,4 +1,4 @@
-"""What the page shows beside advice: what to weigh, the nearest measured layers, and the program that runs it."""
+"""The views beside advice: tradeoffs, the nearest measured layers, and the program that runs the variant."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _TICKS: Final = 6
 
 _NONE_AT: Final = 100 - MARGIN
 _LEAST_AT: Final = 82.0
-"""Where variants without workspace lie, in percent from the top, and where the least workspace does: zero has no
-logarithm."""
+"""Height of variants without workspace, in percent from the top, and of the least workspace: zero has no logarithm."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +45,17 @@ class Dot:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Time from left to right, workspace from bottom to top, both by their logarithms.
+    """Time from left to right, workspace from bottom to top, both logarithmic.
 
     Parameters
     ----------
     dots : sequence of Dot
     labels : sequence of Label
-        Places of those on the front; none lies on another.
+        Places of the points on the front; none overlaps another.
     times, spaces : sequence of (str, float)
         The ticks of the axes, and where they lie in percent.
     n_unknown : int
-        Variants whose workspace nobody knows; they are in the tables alone.
+        Variants of unknown workspace; they are in the tables alone.
     """
 
     dots: Sequence[Dot]
@@ -68,7 +67,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class TradeoffsView:
-    """What to weigh.
+    """The tradeoffs between variants.
 
     Parameters
     ----------
@@ -89,7 +88,7 @@ class TradeoffsView:
 
 @dataclass(frozen=True)
 class DetailsView:
-    """What is shown beside advice; of each part what there is, or why there is none.
+    """The parts shown beside advice; each is there, or the reason why not.
 
     Parameters
     ----------
@@ -97,7 +96,7 @@ class DetailsView:
     tradeoffs_problem : dict or None
         The problem document that says why there are none.
     neighbours : sequence of Neighbour or None
-        None where everything was measured: nothing is predicted that they would back.
+        None where everything was measured: they are there to back predictions.
     snippet : Snippet or None
     snippet_problem : dict or None
     """
@@ -110,15 +109,15 @@ class DetailsView:
 
 
 def details_view(service: Service, form: LayerForm, advisor: Advisor, advice: Advice) -> DetailsView:
-    """What goes with an advice of an advisor; the form names the device.
+    """The parts that go with an advice of an advisor; the form names the device.
 
     Raises
     ------
     InvalidInput, StoreError
     """
-    asked = form.parameters(ParetoParameters, **form.kept("max_error", "max_slowdown"))
-    limits = Limits.of(asked, service)
-    tradeoffs, tradeoffs_problem = _tradeoffs(service, advisor, advice, limits, asked.bounds)
+    parameters = form.parameters(ParetoParameters, **form.kept("max_error", "max_slowdown"))
+    limits = Limits.of(parameters, service)
+    tradeoffs, tradeoffs_problem = _tradeoffs(service, advisor, advice, limits, parameters.bounds)
     is_guessed = any(choice.source is Source.PREDICTED for choice in advice.ranking)
     snippet, snippet_problem = _snippet(form, advice, limits)
     return DetailsView(
@@ -149,8 +148,8 @@ def _tradeoffs(
 
 def _snippet(form: LayerForm, advice: Advice, limits: Limits) -> tuple[Snippet | None, dict[str, object] | None]:
     try:
-        asked = form.parameters(SnippetParameters, **form.kept("variant", "language"))
-        return snippet_for(advice, asked.variant, limits.max_workspace_bytes, asked.language), None
+        parameters = form.parameters(SnippetParameters, **form.kept("variant", "language"))
+        return snippet_for(advice, parameters.variant, limits.max_workspace_bytes, parameters.language), None
     except ConvAdvisorError as error:
         return None, problem_of(error)
 
@@ -176,5 +175,5 @@ def _drawing(placed: Sequence[tuple[int, Point]]) -> Drawing | None:
 
 
 def _down(spaces: Axis | None, size: float) -> float:
-    """Where a workspace lies, in percent from the top."""
+    """Height of a workspace in the drawing, in percent from the top."""
     return round(_LEAST_AT * (1 - spaces.at(size) / 100), 2) if spaces and size else _NONE_AT

@@ -1,4 +1,4 @@
-"""What the page shows of advice, as values that a template only has to place."""
+"""The view of advice, as values that a template only has to place."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SHOWN: Final = 8
 """Variants of a ranking that are shown at once."""
 
 DECISIVE: Final = 3
-"""Decisions that are shown before anybody asks for the rest."""
+"""Decisions that are shown before the rest is opened."""
 
 _LEAST_SCALE: Final = 3.0
 _MOST_SCALE: Final = 6.0
-"""Bounds of the bars' scale, in times of the best: what lies beyond its end is cut off, and says so."""
+"""Bounds of the bars' scale, in multiples of the best time: a bar beyond its end is cut off, and marked so."""
 
 _OCTAVES: Final = 4.0
-"""Powers of two to each side of a threshold that its line shows."""
+"""Powers of two that a threshold's line shows to each side."""
 
 _Laws = Mapping[str, Mapping[str, Any]]
 
@@ -128,7 +128,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class DrawnDecision:
-    """One decision of the path, with what its drawing needs.
+    """One decision of the path, with the values for its drawing.
 
     Parameters
     ----------
@@ -138,11 +138,11 @@ class DrawnDecision:
     before, after : float
         Half the width of the trunk above and below: it narrows as leaves are left behind.
     actual, sign, limit : str
-        The value, how it compares, and with what.
+        The value, its comparison, and the threshold, as text.
     at : float or None
         Where the value lies on a line whose middle is the threshold, in percent; None for names.
     names : tuple of (str, bool, bool)
-        For a precision or layout each name, whether it is on the side that is taken, and whether it is the layer's own.
+        For a precision or layout: each name, whether the side taken has it, and whether it is the layer's own.
     """
 
     decision: Decision
@@ -207,21 +207,21 @@ class AdviceView:
 
     @property
     def excluded(self) -> Sequence[Exclusion]:
-        """What is out, and why."""
+        """The excluded variants, with the reasons."""
         return self.advice.excluded
 
 
 def advice_view(service: Service, form: LayerForm) -> AdviceView:
-    """Advice on the layer of a form, with what the tree alone would have said beside what was measured.
+    """Advice on the layer of a form, with the tree's prediction beside each measured time.
 
     Raises
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
-    asked = form.parameters(AdviceParameters)
-    limits = Limits.of(asked, service)
+    parameters = form.parameters(AdviceParameters)
+    limits = Limits.of(parameters, service)
     advisor = service.advisor(limits.device_id).only(limits.only)
-    advice = advise_one(service, problem_from(asked.given()), limits, advisor)
+    advice = advise_one(service, problem_from(parameters.given()), limits, advisor)
     problem = advice.problem
     known = service.records.summaries([problem], limits.device_id).get(problem.key, {})
     scale = Scale(advice.best.time_ms, _factor(advice.ranking))
@@ -230,7 +230,7 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     seconds = advice.best.time_ms / 1e3
     decisions = explain(advisor.model, problem) if advisor.model else []
     drawn = _drawn(decisions)
-    matter = decisive(decisions, DECISIVE)
+    most_decisive = decisive(decisions, DECISIVE)
     tied = [row for row in rows if row.choice.is_tied]
     predicted = [choice.uncertainty for choice in advice.ranking if choice.source is Source.PREDICTED]
     return AdviceView(
@@ -243,7 +243,7 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
         tflops=problem.flops / seconds / 1e12,
         gb_per_s=problem.bytes / seconds / 1e9,
         decisions=drawn,
-        decisive=[each for each in drawn if each.decision in matter],
+        decisive=[step for step in drawn if step.decision in most_decisive],
         spread=math.expm1(predicted[0]) if predicted else None,
         neighbours=_neighbours(form, problem),
         against=rivals_of(advice),
@@ -262,7 +262,7 @@ def _predictions(advisor: Advisor, problem: ConvProblem, limit: int) -> Mapping[
 
 
 def _factor(ranking: Sequence[Choice]) -> float:
-    """How many times the best the scale reaches: far enough for the bars that are shown, within bounds."""
+    """The end of the scale in multiples of the best time: far enough for the bars that are shown, within bounds."""
     slowest = ranking[min(len(ranking), SHOWN) - 1].slowdown
     return min(max(slowest * 1.08, _LEAST_SCALE), _MOST_SCALE)
 
@@ -303,7 +303,7 @@ def _knobs(choice: Choice) -> str:
 
 
 def _interval(choice: Choice) -> tuple[float, float]:
-    """Two standard errors to each side of a measured time; of a predicted one, whose logarithm errs, one."""
+    """Two standard errors to each side of a measured time; for a predicted time, one, of its logarithm."""
     if choice.source is Source.MEASURED:
         reach = min(2 * choice.uncertainty, 1.0)
         return choice.time_ms * (1 - reach), choice.time_ms * (1 + reach)
@@ -358,7 +358,7 @@ def _names(decision: Decision) -> tuple[tuple[str, bool, bool], ...]:
 
 
 def _neighbours(form: LayerForm, problem: ConvProblem) -> Neighbours | None:
-    """The layers before and after in the network that the layer was picked from, if it is still one of its layers."""
+    """The layers before and after in the network that the layer was picked from, if that still has the layer."""
     name = form["network"]
     if name not in networks.names():
         return None

@@ -1,4 +1,4 @@
-"""Bodies: read into one buffer, of which only so many bytes exist at a time, and JSON checked against its model."""
+"""Request bodies: read into one buffer under a limit of bytes in memory; JSON is checked against its model."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ Model = TypeVar("Model", bound=BaseModel)
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 MAX_JSON_BYTES: Final = 8 * 2**20
-"""Longest JSON body: ten thousand layers with every field named take 3 MiB. Tensors of any size go as safetensors."""
+"""Longest JSON body: ten thousand layers with every field named take 3 MiB. Large tensors come as safetensors."""
 LONGEST_PAUSE_S: Final = 10.0
-"""Between two parts of a body: on the way through a network that loses packets a second or two is usual."""
+"""Longest pause between two parts of a body: where a network loses packets, a second or two is usual."""
 LEAST_BYTES_PER_S: Final = 4096
-"""How fast a body must come, but for `LONGEST_PAUSE_S` in all: a client of a byte at a time loses its place."""
+"""Least rate of a body, with `LONGEST_PAUSE_S` of grace in all: a client that sends single bytes loses its place."""
 _OF_SMALL_PAGES: Final = 2 * 2**20
-"""Bytes of a body before its pages are huge."""
+"""Bytes at the start of a body that lie on small pages; huge pages follow."""
 
 
 class Budget:
-    """Bytes that requests may hold at once, of bodies and of what is answered to them; whoever is too many comes back.
+    """Limit of the bytes that requests hold at once, bodies and answers together; beyond it, clients must retry.
 
-    The body that began first has its place to its end, so that of any number that arrive together one gets through.
+    The body that began first keeps its place to its end, so that one of any number that arrive together gets through.
 
     Parameters
     ----------
     limit_bytes : int
     longest_bytes : int
-        The most that any one request may hold: what the first may still bring is kept for it.
+        The most that any one request may hold: the first request has this much reserved.
     """
 
     def __init__(self, limit_bytes: int, longest_bytes: int) -> None:
@@ -54,13 +54,13 @@ class Budget:
 
     @contextmanager
     def hold(self, announced: int = 0) -> Iterator[Hold]:
-        """Hold what arrives of one body; refuse at once what could not be held now.
+        """Hold the bytes of one body as they arrive; refuse at once a body that does not fit now.
 
         Parameters
         ----------
         announced : int
-            Its length as far as it is known. What has not arrived is not held: who announces much and sends nothing
-            keeps nobody else out.
+            Its length, as far as it is known. Bytes are held only once they arrive: a client that announces much and
+            sends nothing keeps no other out.
 
         Raises
         ------
@@ -76,27 +76,27 @@ class Budget:
             self.held_bytes -= held.count
 
     def check(self, count: int, of: Hold | None = None) -> None:
-        """See that so many bytes more can be held, of a body that is held already or of a new one.
+        """Check that so many more bytes can be held, of a body that is held already or of a new one.
 
         Raises
         ------
         QueueFull
         """
         first = self._held[0] if self._held else None
-        kept = 0 if first is None or first is of else max(self._longest_bytes - first.count, 0)
-        if self.held_bytes + kept + count > self.limit_bytes:
+        reserved = 0 if first is None or first is of else max(self._longest_bytes - first.count, 0)
+        if self.held_bytes + reserved + count > self.limit_bytes:
             raise QueueFull(f"requests that hold {self.held_bytes} bytes are being worked on, of {self.limit_bytes}")
 
 
 @dataclass(eq=False)
 class Hold:
-    """What is held of one body."""
+    """The bytes held of one body."""
 
     budget: Budget
     count: int = 0
 
     def more(self, count: int) -> None:
-        """Hold so many bytes more.
+        """Hold so many more bytes.
 
         Raises
         ------
@@ -113,7 +113,7 @@ def announced_bytes(request: Request, otherwise: int = 0) -> int:
 
 
 async def read(request: Request, limit: int, held: Hold | None = None) -> Bytes:
-    """Read the body; memory is touched only as bytes arrive, so a false Content-Length costs nothing.
+    """Read the body; memory is touched only as bytes arrive, so that a false Content-Length costs nothing.
 
     Raises
     ------
@@ -138,12 +138,12 @@ async def read(request: Request, limit: int, held: Hold | None = None) -> Bytes:
 
 
 def _buffer(count: int) -> Bytes:
-    """So many bytes, which cost what is written to them, and go back to the system when nobody holds them.
+    """A buffer that takes memory only as it is written, and gives it back to the system when it is freed.
 
     Notes
     -----
-    numpy's own long arrays are of huge pages: a body of which one byte has arrived would take 2 MiB. Here they begin
-    where a body has shown that it is long.
+    NumPy's own long arrays have huge pages: a body would take 2 MiB with its first byte. Here huge pages begin at
+    `_OF_SMALL_PAGES`.
     """
     if count <= _OF_SMALL_PAGES:
         return np.empty(count, np.uint8)
@@ -168,8 +168,8 @@ async def arriving(request: Request) -> AsyncGenerator[bytes, None]:
             async with asyncio.timeout(min(LONGEST_PAUSE_S, LONGEST_PAUSE_S - late_s)):
                 chunk = await anext(chunks, b"")
         except TimeoutError:
-            said = f"the body arrives at less than {LEAST_BYTES_PER_S} bytes a second, or not at all"
-            raise HTTPException(408, said, {"Connection": "close"}) from None
+            detail = f"the body arrives at less than {LEAST_BYTES_PER_S} bytes a second, or not at all"
+            raise HTTPException(408, detail, {"Connection": "close"}) from None
         if not chunk:
             return
         count += len(chunk)
@@ -178,12 +178,12 @@ async def arriving(request: Request) -> AsyncGenerator[bytes, None]:
 
 @asynccontextmanager
 async def json_body(request: Request, limit: int, budget: Budget) -> AsyncIterator[bytes]:
-    """A JSON body, held for as long as it is worked on.
+    """A JSON body, held until its request is done.
 
     Raises
     ------
     HTTPException
-        415 where it says that it is something else.
+        415 where its Content-Type is another.
     QueueFull
     """
     require_media_type(request, "application/json")
@@ -199,26 +199,26 @@ def require_media_type(request: Request, *allowed: str) -> str:
     HTTPException
         415
     """
-    given = media_type(request.headers)
-    if given not in allowed:
-        raise HTTPException(415, f"Content-Type is {given or 'missing'}; allowed: {', '.join(allowed)}")
-    return given
+    actual = media_type(request.headers)
+    if actual not in allowed:
+        raise HTTPException(415, f"Content-Type is {actual or 'missing'}; allowed: {', '.join(allowed)}")
+    return actual
 
 
 def parse_json(model: type[Model], text: bytes) -> Model:
-    """A model from JSON, which has numbers and truth values: no text stands for one, and 1.0 or true for no integer.
+    """A model from JSON, read strictly: no string counts as a number or a boolean, nor 1.0 or true as an integer.
 
     Raises
     ------
     RequestValidationError, InvalidInput
     """
-    found = _reported(lambda: model.model_validate_json(text, strict=True))
+    parsed = _reported(lambda: model.model_validate_json(text, strict=True))
     check_distinct(text)
-    return found
+    return parsed
 
 
 def parse_strings(model: type[Model], values: Mapping[str, str]) -> Model:
-    """A model from strings, as metadata are.
+    """A model from strings, such as metadata.
 
     Raises
     ------
@@ -228,12 +228,12 @@ def parse_strings(model: type[Model], values: Mapping[str, str]) -> Model:
 
 
 def parse_values(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
-    """A model from values of whatever type, which are converted where that loses nothing.
+    """A model from values of any type, which are converted where that loses nothing.
 
     Raises
     ------
     RequestValidationError
-        Whose faults lie ``where`` it says.
+        ``where`` begins the location of each fault.
     """
     return _reported(lambda: model.model_validate(values), where)
 

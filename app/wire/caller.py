@@ -1,4 +1,4 @@
-"""Who asks: the caller that a token names, and what they may do."""
+"""The caller that a token names, and what they may do."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import Final
 from fastapi import Request
 
 CALLER: Final = "conv_advisor.caller"
-"""Where in the ASGI scope it stands who asks; missing where no token is asked for at all."""
+"""Key of the caller in the ASGI scope; missing where the service takes no tokens."""
 
 IS_LET_IN: Final = "conv_advisor.is_let_in"
-"""Where in the ASGI scope it stands whether the request would be let in now too; missing as `CALLER` is."""
+"""Key in the ASGI scope of a function: is the request still let in? Missing where `CALLER` is."""
 
 
 class Scope(StrEnum):
-    """What a token is good for; a closed list, and none implies another."""
+    """What a token allows; a closed list, and none implies another."""
 
     READ = "read"
     """Advice, measurements, models, jobs, metrics."""
     MEASURE = "measure"
-    """Whatever runs on the worker's device."""
+    """All that runs on the worker's device."""
     ADMINISTER = "administer"
-    """What changes which advice is given, and what is lost: retrain, promote, cancel and delete."""
+    """All that changes advice or loses data: retrain, promote, cancel and delete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who has shown a token: its name and its scopes, never the token."""
+    """A client that has shown a token: its name and its scopes, never the token."""
 
     name: str
     scopes: frozenset[Scope]
 
 
 def caller_of(request: Request) -> Caller | None:
-    """Who asks; None where they have shown no token, or none is asked for."""
+    """The caller of a request; None where it has no token, or the service takes none."""
     caller: Caller | None = request.scope.get(CALLER)
     return caller
 
 
 def caller_name(request: Request) -> str:
-    """By what name something can be a caller's own: their token's; empty where nobody has shown one."""
+    """Name of the caller's token, which marks what is theirs; empty where there is no token."""
     caller = caller_of(request)
     return caller.name if caller else ""
 
 
 def is_let_in(request: Request) -> Callable[[], bool]:
-    """Whether who asks would be let in now too: for an answer that outlasts the look at their token."""
-    asked: Callable[[], bool] = request.scope.get(IS_LET_IN, lambda: True)
-    return asked
+    """A function that says whether the caller is still let in, for answers that go on after their token was checked."""
+    check: Callable[[], bool] = request.scope.get(IS_LET_IN, lambda: True)
+    return check

@@ -1,4 +1,4 @@
-"""What a route says in OpenAPI of a body that it reads by hand."""
+"""The OpenAPI description of bodies that routes read by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 REFERENCE: Final = "#/components/schemas/{model}"
-"""Where the schema of a model stands in the document."""
+"""Reference to the schema of a model in the document."""
 
 
 def body_of(model: type[BaseModel], *binary: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Every error over HTTP in one form, RFC 9457 problem+json; which type an error has, `error_types` says."""
+"""Turns every error into one form over HTTP, RFC 9457 problem+json; `error_types` has the type of each error."""
 
 from __future__ import annotations
 
@@ -23,51 +23,51 @@ log = logging.getLogger(__name__)
 MEDIA_TYPE: Final = "application/problem+json"
 
 RETRY_AFTER_S: Final = 1
-"""What 503 advises: a worker is replaced, and a short job done, within about this time."""
+"""The wait that a 503 advises: a worker is replaced, and a short job done, within about this time."""
 
 _CLIENT_GONE: Final = 499
-"""For the access log alone; nobody receives it."""
+"""Status for the access log alone; no client receives it."""
 
 _MAX_REPORTED: Final = 20
 """Faults of one payload that are listed."""
 
 
 class ClientGone(Exception):
-    """Whoever asked has hung up, and what ran for them was stopped."""
+    """The client has hung up, and the work that ran for it was stopped."""
 
 
 def problem_of(error: e.ConvAdvisorError) -> dict[str, Any]:
     """The problem document of an error, with the fields that its class has beside its text."""
     if isinstance(error, e.InvalidInput):
-        more: dict[str, Any] = {"field": error.field, "value": error.value, "allowed": error.allowed}
+        details: dict[str, Any] = {"field": error.field, "value": error.value, "allowed": error.allowed}
     elif isinstance(error, e.Unknown):
-        more = {"name": error.name, "known": error.known}
+        details = {"name": error.name, "known": error.known}
     elif isinstance(error, e.NotApplicable):
-        more = {"variant": error.variant, "reason": error.reason}
+        details = {"variant": error.variant, "reason": error.reason}
     elif isinstance(error, e.NotInstalled):
-        more = {"extra": error.extra, "package": error.package}
+        details = {"extra": error.extra, "package": error.package}
     elif isinstance(error, e.NoAdvice) and error.reasons:
         excluded = [{"variant": variant, "reason": reason} for variant, reason in error.reasons.items()]
-        more = {"summary": error.summary, "excluded": excluded}
+        details = {"summary": error.summary, "excluded": excluded}
     else:
-        more = {}
-    return _document(type_of(error), str(error), more)
+        details = {}
+    return _document(type_of(error), str(error), details)
 
 
 def refusal(
-    scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+    scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None, **extra: Any
 ) -> JSONResponse:
     """The answer to a request that HTTP itself refuses; with ``error`` where the Open Inference Protocol has it."""
-    return _response(_document(type_of_status(status), detail, more | _protocol(scope, detail)), headers)
+    return _response(_document(type_of_status(status), detail, extra | _protocol(scope, detail)), headers)
 
 
 def unforeseen(scope: Scope) -> JSONResponse:
-    """The answer to a bug, which tells nothing of the inside."""
+    """The answer to a bug; it says nothing of the internals."""
     return refusal(scope, HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody foresaw; the log has it")
 
 
 def stopped(scope: Scope) -> JSONResponse:
-    """The answer to whoever still waits when the server ends."""
+    """The answer to a client that still waits when the server ends."""
     headers = {"Retry-After": "1", "Connection": "close"}
     return refusal(scope, HTTPStatus.SERVICE_UNAVAILABLE, "the service is being stopped", headers)
 
@@ -82,20 +82,20 @@ def install(app: FastAPI) -> None:
 
 def documented(*statuses: int, answer: Any = None, status: int = HTTPStatus.OK) -> dict[int | str, dict[str, Any]]:
     """OpenAPI responses: the answer's type, and a problem document for these statuses and those of every route."""
-    found: dict[int | str, dict[str, Any]] = {} if answer is None else {int(status): {"model": answer}}
+    responses: dict[int | str, dict[str, Any]] = {} if answer is None else {int(status): {"model": answer}}
     late = {HTTPStatus.REQUEST_TIMEOUT} if HTTPStatus.REQUEST_ENTITY_TOO_LARGE in statuses else set()  # of any body
     usual = {HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR, *late}
     for refused in sorted({*statuses, *usual}):
         schema = {"$ref": "#/components/schemas/Problem"}
-        found[int(refused)] = {
+        responses[int(refused)] = {
             "description": titles_of(refused),
             "content": {MEDIA_TYPE: {"schema": schema}},
         }
-    return found
+    return responses
 
 
-def _document(kind: ErrorType, detail: str, more: dict[str, Any]) -> dict[str, Any]:
-    return {"type": kind.address, "title": kind.title, "status": kind.status, "detail": detail} | more
+def _document(kind: ErrorType, detail: str, extra: dict[str, Any]) -> dict[str, Any]:
+    return {"type": kind.address, "title": kind.title, "status": kind.status, "detail": detail} | extra
 
 
 def _response(document: dict[str, Any], headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -114,17 +114,17 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _on_malformed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
-    found = error.errors()
+    all_faults = error.errors()
     faults = [
         {
             "field": ".".join(map(str, fault["loc"])),
             "detail": fault["msg"].removeprefix("Value error, "),
             "value": repr(fault.get("input"))[:120],
         }
-        for fault in found[:_MAX_REPORTED]
+        for fault in all_faults[:_MAX_REPORTED]
     ]
     first = f"{faults[0]['field']}: {faults[0]['detail']}" if faults else "the payload cannot be read"
-    rest = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    rest = f", and {len(all_faults) - 1} more" if len(all_faults) > 1 else ""
     return refusal(request.scope, HTTPStatus.UNPROCESSABLE_ENTITY, first + rest, errors=faults)
 
 
@@ -134,17 +134,20 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_method(request: Request, _error: Exception) -> JSONResponse:
-    """Name every method that is taken here: a router names those of one route."""
+    """Name every method that this address takes: a router names only those of one route."""
     routes = [context.original_route for context in iter_route_contexts(request.app.routes)]
-    at = [each for each in routes if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE]
-    methods = {method for route in at for method in route.methods or ()} or {"GET"}  # no route: a file of the page
+    matching = [
+        route for route in routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    ]
+    # Where no route matches, the address is a file of the page.
+    methods = {method for route in matching for method in route.methods or ()} or {"GET"}
     allowed = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
     detail = f"{request.method} is not taken here; allowed: {allowed}"
     return refusal(request.scope, HTTPStatus.METHOD_NOT_ALLOWED, detail, {"Allow": allowed})
 
 
 def _protocol(scope: Scope, detail: str) -> dict[str, Any]:
-    """What a problem document has besides where the Open Inference Protocol asks for it."""
+    """The extra field that the Open Inference Protocol asks for in a problem document; empty elsewhere."""
     return {"error": detail} if scope.get("path", "").startswith("/v2") else {}
 
 

@@ -1,7 +1,7 @@
-"""Tensors as NumPy's .npy: NumPy reads the header, which is checked against the body before anything is believed.
+"""Tensors as NumPy's .npy: NumPy reads the header, which is checked against the body before it is used.
 
-A body holds one array after the other, as ``cat x.npy weight.npy`` gives them. `numpy.load` is not used: it allocates
-what the header asks for before it looks whether the data are there.
+A body holds one array after the other, as ``cat x.npy weight.npy`` writes them. `numpy.load` is not used: it allocates
+the size in the header before it checks that the data are there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conv_advisor.app.wire.parts import Parts
 
 MAX_HEADER_BYTES: Final = 1024
-"""NumPy writes 128 bytes where there are four dimensions."""
+"""NumPy writes 128 bytes for four dimensions."""
 
 _BEFORE_HEADER_BYTES: Final = npy_format.MAGIC_LEN + 4
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -32,11 +32,11 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "<f2": np.dtype(np.float16),
     "|V2": np.dtype(ml_dtypes.bfloat16),
 }
-"""The format has no name for bfloat16: libraries write two bytes without a meaning."""
+"""The format has no name for bfloat16: libraries write it as two opaque bytes."""
 _UNREADABLE: Final = (
     *(ValueError, TypeError, OverflowError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError),
 )
-"""What NumPy and Python's own reader of literals raise of 1,024 bytes of anything."""
+"""Errors that NumPy and Python's reader of literals raise on 1,024 arbitrary bytes."""
 
 
 def read_npy(body: Bytes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -46,7 +46,7 @@ def read_npy(body: Bytes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     ----------
     body : uint8 array
     names : tuple of str
-        What the arrays are, in order.
+        Names of the arrays, in order.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def read_npy(body: Bytes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     Raises
     ------
     InvalidTensor
-        Naming what in which header is false.
+        Naming the header and its wrong field.
     """
     tensors, rest = {}, body
     for name in names:
@@ -85,7 +85,7 @@ def _header(name: str, data: Bytes) -> tuple[np.dtype[Any], tuple[int, ...], int
     """Element type, shape, and where the data begin."""
     file = io.BytesIO(data[: _BEFORE_HEADER_BYTES + MAX_HEADER_BYTES].tobytes())
     try:
-        with warnings.catch_warnings(action="ignore"):  # of what Python 2 wrote: it is read all the same
+        with warnings.catch_warnings(action="ignore"):  # about files of Python 2, which are read all the same
             version = npy_format.read_magic(file)
             read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
             if version not in ((1, 0), (2, 0), (3, 0)):  # 3 differs from 2 in names of fields, of which there are none

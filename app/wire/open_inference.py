@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from conv_advisor.app.wire.parts import Parts
 
 LENGTH_HEADER: Final = "Inference-Header-Content-Length"
-"""Tells how long the JSON is, where bytes follow it."""
+"""Header with the length of the JSON, where bytes follow it."""
 
 DATATYPES: Final[dict[str, np.dtype[Any]]] = {
     "FP32": np.dtype(np.float32),
@@ -37,7 +37,7 @@ _SIZE: Final = "binary_data_size"
 _OF_THE_PROTOCOL: Final = frozenset(
     (_WHOLE_BINARY, "priority", "timeout", "sequence_id", "sequence_start", "sequence_end")
 )
-"""Parameters that say nothing of the convolution: requests wait in one queue for the device, with the service's own
+"""Parameters that do not concern the convolution: requests wait in one queue for the device, with the service's own
 deadline, and none depends on another."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -68,18 +68,18 @@ _DECODER: Final = msgspec.json.Decoder(_Request)
 
 @dataclass(frozen=True)
 class Inference:
-    """What a request asks for.
+    """A request, read.
 
     Parameters
     ----------
     id : str
-        Goes back with the answer.
+        Sent back with the answer.
     tensors : dict of str to array
         Views of the body where they came as bytes.
     parameters : dict
         The request's, without those of the protocol.
     is_binary : bool
-        Whether y shall go back as bytes.
+        Whether y is sent back as bytes.
     """
 
     id: str
@@ -91,13 +91,13 @@ class Inference:
 def read_inference(
     body: Bytes, json_bytes: int, names: tuple[str, ...], output: str, optional: tuple[str, ...] = ()
 ) -> Inference:
-    """Take a request apart without copying its tensors.
+    """Read a request without copying its tensors.
 
     Parameters
     ----------
     body : uint8 array
     json_bytes : int
-        How much of the body is JSON.
+        Length of the JSON at the start of the body.
     names : tuple of str
         Tensors it must hold.
     output : str
@@ -108,31 +108,31 @@ def read_inference(
     Raises
     ------
     InvalidInput
-        Naming what is false.
+        Naming the field that is wrong.
     """
     try:
-        asked = _DECODER.decode(body[:json_bytes].data)
+        request = _DECODER.decode(body[:json_bytes].data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidTensor("body", str(error), "an inference request in JSON") from None
     check_distinct(body[:json_bytes].tobytes())
-    check_names("inputs", (each.name for each in asked.inputs), names, optional)
-    for wanted in asked.outputs:
-        if wanted.name != output:
-            raise InvalidTensor("outputs", wanted.name, output)
+    check_names("inputs", (entry.name for entry in request.inputs), names, optional)
+    for requested in request.outputs:
+        if requested.name != output:
+            raise InvalidTensor("outputs", requested.name, output)
     tensors, rest = {}, body[json_bytes:]
-    for each in asked.inputs:
-        tensors[each.name], used = _tensor(each, rest)
+    for entry in request.inputs:
+        tensors[entry.name], used = _tensor(entry, rest)
         rest = rest[used:]
     if len(rest):
         raise InvalidTensor("body", f"{len(rest)} bytes after the last tensor", "none")
-    own = {name: value for name, value in asked.parameters.items() if name not in _OF_THE_PROTOCOL}
-    whole = asked.parameters.get(_WHOLE_BINARY, False)
-    is_binary = asked.outputs[0].parameters.get(_ONE_BINARY, whole) if asked.outputs else whole
-    return Inference(asked.id, tensors, own, is_binary is True)
+    own = {name: value for name, value in request.parameters.items() if name not in _OF_THE_PROTOCOL}
+    whole = request.parameters.get(_WHOLE_BINARY, False)
+    is_binary = request.outputs[0].parameters.get(_ONE_BINARY, whole) if request.outputs else whole
+    return Inference(request.id, tensors, own, is_binary is True)
 
 
 def write_inference(head: dict[str, Any], name: str, y: np.ndarray, *, is_binary: bool) -> Parts:
-    """An answer: its JSON, and the tensor's bytes, of which there are none where the JSON has its numbers.
+    """An answer: its JSON, and the tensor's bytes, which are empty where the JSON has its numbers.
 
     Parameters
     ----------
@@ -149,24 +149,24 @@ def write_inference(head: dict[str, Any], name: str, y: np.ndarray, *, is_binary
     return text, as_bytes(y)
 
 
-def _tensor(given: _Input, data: Bytes) -> tuple[np.ndarray, int]:
-    """A tensor, and how many of the bytes are its own."""
-    dtype = DATATYPES.get(given.datatype)
+def _tensor(entry: _Input, data: Bytes) -> tuple[np.ndarray, int]:
+    """A tensor, and the number of bytes that it takes of the data."""
+    dtype = DATATYPES.get(entry.datatype)
     if dtype is None:
-        raise InvalidTensor(f"{given.name}.datatype", given.datatype, ", ".join(DATATYPES))
-    shape = checked_shape(given.name, given.shape)
+        raise InvalidTensor(f"{entry.name}.datatype", entry.datatype, ", ".join(DATATYPES))
+    shape = checked_shape(entry.name, entry.shape)
     needed = math.prod(shape) * dtype.itemsize
-    if _SIZE not in given.parameters:
-        if isinstance(given.data, msgspec.UnsetType):
-            raise InvalidTensor(f"{given.name}.data", "missing", f"a list of numbers, or {_SIZE} and bytes")
-        array = numbers(given.name, given.data, dtype)
+    if _SIZE not in entry.parameters:
+        if isinstance(entry.data, msgspec.UnsetType):
+            raise InvalidTensor(f"{entry.name}.data", "missing", f"a list of numbers, or {_SIZE} and bytes")
+        array = numbers(entry.name, entry.data, dtype)
         if array.size * dtype.itemsize != needed:
-            raise InvalidTensor(f"{given.name}.data", f"{array.size} numbers", f"as many as {shape} has")
+            raise InvalidTensor(f"{entry.name}.data", f"{array.size} numbers", f"as many as {shape} has")
         return array.reshape(shape), 0
-    if not isinstance(given.data, msgspec.UnsetType):
-        raise InvalidTensor(f"{given.name}.data", "a list", f"not together with {_SIZE}")
-    size = given.parameters[_SIZE]
+    if not isinstance(entry.data, msgspec.UnsetType):
+        raise InvalidTensor(f"{entry.name}.data", "a list", f"not together with {_SIZE}")
+    size = entry.parameters[_SIZE]
     if type(size) is not int or size != needed or size > len(data):
-        allowed = f"{needed}, which {given.datatype} {shape} takes, and no more than the {len(data)} that follow"
-        raise InvalidTensor(f"{given.name}.{_SIZE}", size, allowed)
+        allowed = f"{needed}, which {entry.datatype} {shape} takes, and no more than the {len(data)} that follow"
+        raise InvalidTensor(f"{entry.name}.{_SIZE}", size, allowed)
     return data[:size].view(dtype).reshape(shape), size

@@ -1,4 +1,4 @@
-"""An answer of several buffers, sent as fast as its client reads it and never joined into one."""
+"""An answer of several buffers, sent as fast as the client reads, without joining them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 Parts = tuple[bytes, memoryview]
-"""What stands before a tensor, and its bytes."""
+"""The bytes before a tensor, and the tensor's own."""
 
 _PIECE_BYTES: Final = 2**18
-"""How much is handed over at once: what a client that does not read costs beside the buffer itself."""
+"""Bytes handed over at once: the memory that a client that does not read costs beside the buffer itself."""
 
 
 class PartsResponse(Response):

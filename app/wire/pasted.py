@@ -15,9 +15,9 @@ _PARAMETERS: Final = (
     "padding_mode",
 )
 _BESIDE: Final = frozenset(("dtype", "layout", "residual", "activation"))
-"""What may be said beside such a layer, since it does not say it."""
+"""Parameters that may be set beside such a layer, which does not set them."""
 _NAME: Final = re.compile(r"\s*(?:\(\w+\):\s*)?((?:\w+\.)*((?:Lazy)?Conv\w*))\s*\(")
-"""In print(model) a module begins with its name in brackets."""
+"""print(model) writes a module's name in brackets before it."""
 _MOST_CHARACTERS: Final = 1000
 _SIZE: Final = r"\s*[x×, ]\s*([0-9]{1,10})"
 _SHAPE: Final = re.compile(rf"\(?\s*([0-9]{{1,10}}){_SIZE}{_SIZE}(?:{_SIZE})?\s*\)?")
@@ -25,44 +25,44 @@ _NOT_OURS: Final = {"Transpose": "a transposed convolution", "3d": "a convolutio
 
 
 def is_call(text: str) -> bool:
-    """Whether a text is such a layer, of whatever kind of convolution, and not the name of one."""
+    """Whether a text is a convolution as PyTorch prints it, of any kind, rather than a layer's name."""
     return _NAME.match(text) is not None
 
 
 def called(text: str, shape: str | None, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """What a layer and the shape of its input say, by our names.
+    """The fields of a printed layer and of its input's shape, by our names.
 
     Parameters
     ----------
     text : str
-        ``Conv2d(...)`` or ``Conv1d(...)`` with the parameters of PyTorch's, whose bias is there unless it says not.
+        ``Conv2d(...)`` or ``Conv1d(...)`` with PyTorch's parameters; a bias is the default, as there.
     shape : str or None
-        Of the input, n x c x h x w whatever the layout, such as ``1x64x56x56``; n x c x length of a Conv1d.
+        Shape of the input: n x c x h x w in either layout, such as ``1x64x56x56``; n x c x length for a Conv1d.
     beside : mapping of str to value
-        What else is said of the layer, by our names.
+        Other parameters of the layer, by our names.
 
     Returns
     -------
     fields : dict of str to value
-        Those of `ConvProblem`, bias, what is beside them, and ``auto_pad`` where padding is a word.
+        Fields of `ConvProblem`, bias, those of ``beside``, and ``auto_pad`` where padding is a word.
 
     Raises
     ------
     InvalidInput, InvalidProblem
-        It is no such layer, or another kind of convolution; the shape is none, or not of this layer.
+        The text is no such layer, or another kind of convolution; the shape is invalid, or not of this layer.
     """
-    given, is_row = _parameters(text)
+    parameters, is_row = _parameters(text)
     for name, value in beside.items():
         if name not in _BESIDE:
             raise InvalidProblem(name, value, "not together with Conv2d(...), which sets it")
-    if given.get("padding_mode", "zeros") != "zeros":
-        raise InvalidInput("padding_mode", given["padding_mode"], "zeros: nothing else is measured")
-    sizes = _sizes(shape, given["in_channels"], is_row=is_row)
-    padding, stride = given.get("padding", 0), given.get("stride", 1)
+    if parameters.get("padding_mode", "zeros") != "zeros":
+        raise InvalidInput("padding_mode", parameters["padding_mode"], "zeros: nothing else is measured")
+    sizes = _sizes(shape, parameters["in_channels"], is_row=is_row)
+    padding, stride = parameters.get("padding", 0), parameters.get("stride", 1)
     if padding == "same" and stride not in (1, (1,), (1, 1)):
         raise InvalidInput("padding", padding, f"numbers, with a stride of {stride}: PyTorch knows no other")
-    own: dict[str, Any] = {name: given[name] for name in _PARAMETERS[:-1] if name in given}
-    return {**in_our_words({**own, **sizes, "bias": given.get("bias", True)}), **beside}
+    own: dict[str, Any] = {name: parameters[name] for name in _PARAMETERS[:-1] if name in parameters}
+    return {**in_our_words({**own, **sizes, "bias": parameters.get("bias", True)}), **beside}
 
 
 def _parameters(text: str) -> tuple[dict[str, Any], bool]:
@@ -77,20 +77,22 @@ def _parameters(text: str) -> tuple[dict[str, Any], bool]:
         call = ast.parse(text[begins.start(1) :].strip(), mode="eval").body
         if not isinstance(call, ast.Call):
             raise InvalidInput("layer", text, allowed)
-        given = dict(zip(_PARAMETERS, map(ast.literal_eval, call.args), strict=False))
-        given |= {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        parameters = dict(zip(_PARAMETERS, map(ast.literal_eval, call.args), strict=False))
+        parameters |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InvalidInput("layer", text, allowed) from None
-    for name in given.keys() - {*_PARAMETERS, "device", "dtype"} or _PARAMETERS[:3] - given.keys():
-        raise InvalidInput("layer", text, f"{allowed}; {name} is {'unknown' if name in given else 'missing'}")
-    return given, kind == "Conv1d"
+    for name in parameters.keys() - {*_PARAMETERS, "device", "dtype"} or _PARAMETERS[:3] - parameters.keys():
+        raise InvalidInput("layer", text, f"{allowed}; {name} is {'unknown' if name in parameters else 'missing'}")
+    return parameters, kind == "Conv1d"
 
 
 def _check_kind(text: str, kind: str) -> None:
     if kind in ("Conv2d", "Conv1d"):
         return
-    what = next((said for part, said in _NOT_OURS.items() if part in kind), "another layer")
-    raise InvalidInput("layer", text[:200], f"Conv2d(...) or Conv1d(...); {kind} is {what}, which is not computed here")
+    description = next((description for part, description in _NOT_OURS.items() if part in kind), "another layer")
+    raise InvalidInput(
+        "layer", text[:200], f"Conv2d(...) or Conv1d(...); {kind} is {description}, which is not computed here"
+    )
 
 
 def _sizes(shape: str | None, in_channels: object, *, is_row: bool) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The parameters of a URL: each once, but for those that may be lists, whose numbers may be parameters each."""
+"""The parameters of a URL: each may occur once, and a list's once for each of its numbers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from conv_advisor.app.wire.schemas import LISTS
 
 
 def values_of(query: str) -> Mapping[str, str | list[str]]:
-    """What is given, by name: a list of what is given more than once.
+    """Values by name: a list where the name occurs more than once.
 
     Notes
     -----
-    `parse_qsl` takes four times as long where there is nothing to be decoded.
+    `parse_qsl` takes four times as long where nothing needs decoding.
     """
     pairs = [part.split("=", 1) for part in query.split("&")]
     if "%" in query or "+" in query or min(map(len, pairs)) < 2:
         pairs = [[*pair] for pair in parse_qsl(query, keep_blank_values=True)]
-    given = dict(pairs)
-    if len(given) == len(pairs):
-        return given
+    by_name = dict(pairs)
+    if len(by_name) == len(pairs):
+        return by_name
     lists: dict[str, list[str]] = {}
     for name, value in pairs:
         lists.setdefault(name, []).append(value)
@@ -28,12 +28,12 @@ def values_of(query: str) -> Mapping[str, str | list[str]]:
 
 
 def repeated_in(query: bytes) -> str:
-    """The first parameter that is given more than once and is no list: nobody can say which of its values counts."""
+    """The first parameter that occurs twice and is no list, so that it is unclear which value counts; else empty."""
     names = [part.partition(b"=")[0] for part in query.split(b"&")]
     if len(set(names)) == len(names) and b"%" not in query:
         return ""
     seen: set[str] = set()
-    for name in (unquote_plus(each.decode("latin-1")) for each in names if each):
+    for name in (unquote_plus(raw_name.decode("latin-1")) for raw_name in names if raw_name):
         if name in seen and name not in LISTS:
             return name
         seen.add(name)

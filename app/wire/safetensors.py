@@ -1,4 +1,4 @@
-"""Tensors in and out: safetensors, checked before anything is believed, and small nested lists in JSON."""
+"""Tensors in and out: safetensors, whose header is checked before it is used, and small nested lists in JSON."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_DIMENSIONS: Final = 4
 
 _DIMENSIONS: Final = {"bias": 1}
-"""Those of the tensors that have fewer than `MAX_DIMENSIONS`."""
+"""Dimensions of the tensors that have fewer than `MAX_DIMENSIONS`."""
 
 NEEDED: Final = ("x", "weight")
-"""Tensors that every convolution of somebody's has."""
+"""Tensors that every convolution with given operands has."""
 
 OPTIONAL: Final = ("bias", "residual")
-"""Tensors that are added to it, where they are there."""
+"""Tensors that are added to y, where they are given."""
 
 STORED: Final[dict[str, np.dtype[Any]]] = {
     "F32": np.dtype(np.float32),
@@ -48,7 +48,7 @@ _ORDERED: Final = ("shape", "dtype", "data_offsets")
 def read_safetensors(
     body: Bytes, names: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Take a safetensors body apart without copying it.
+    """Read a safetensors body without copying it.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def read_safetensors(
     names : tuple of str
         Tensors it must hold.
     optional : tuple of str
-        Those it may hold besides, and no others.
+        Tensors it may hold besides, and no others.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def read_safetensors(
     Raises
     ------
     InvalidTensor
-        Naming what in the header is false.
+        Naming the field of the header that is wrong.
     """
     header, data = _split(body)
     metadata = header.pop("__metadata__", {})
@@ -84,7 +84,7 @@ def read_safetensors(
 
 
 def write_safetensors(y: np.ndarray, metadata: Mapping[str, str]) -> Parts:
-    """One tensor, ``y``, with its metadata: the header, and y's own bytes; the library copies them twice."""
+    """One tensor, ``y``, with its metadata: the header, and y's bytes uncopied; the library would copy them twice."""
     stored = next(name for name, dtype in STORED.items() if dtype == y.dtype)
     entry = {"dtype": stored, "shape": y.shape, "data_offsets": [0, y.nbytes]}
     header = json.dumps({"__metadata__": dict(metadata), "y": entry}, separators=(",", ":")).encode()
@@ -132,8 +132,8 @@ def checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     Raises
     ------
     InvalidTensor
-        It has not four sizes, a bias not one, or one that no tensor of a convolution has: of none NumPy makes no array
-        of huge others.
+        The shape has not four sizes (a bias: one), or a size out of range; beside a size of 0, NumPy refuses huge
+        other sizes.
     """
     if len(shape) != dimensions_of(name) or not all(1 <= size <= MAX_ELEMENTS for size in shape):
         raise InvalidTensor(f"{name}.shape", tuple(shape), f"{sizes_of(name)} from 1 to {MAX_ELEMENTS}")
@@ -145,17 +145,19 @@ def dimensions_of(name: str) -> int:
     return _DIMENSIONS.get(name, MAX_DIMENSIONS)
 
 
-def check_names(field: str, given: Iterable[str], names: tuple[str, ...], optional: tuple[str, ...]) -> None:
+def check_names(field: str, tensor_names: Iterable[str], names: tuple[str, ...], optional: tuple[str, ...]) -> None:
     """Refuse tensors of other names than these, or two of one.
 
     Raises
     ------
     InvalidTensor
     """
-    found = sorted(given)
-    if not set(names) <= set(found) <= {*names, *optional} or len(set(found)) != len(found):
+    sorted_names = sorted(tensor_names)
+    if not set(names) <= set(sorted_names) <= {*names, *optional} or len(set(sorted_names)) != len(sorted_names):
         allowed = f"exactly the tensors {' and '.join(names)}"
-        raise InvalidTensor(field, found, f"{allowed}, and maybe {' and '.join(optional)}" if optional else allowed)
+        raise InvalidTensor(
+            field, sorted_names, f"{allowed}, and maybe {' and '.join(optional)}" if optional else allowed
+        )
 
 
 def sizes_of(name: str) -> str:
@@ -171,7 +173,7 @@ def to_lists(array: np.ndarray) -> Any:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Lists of numbers alone: what NumPy would read as one, such as "1_000" or true, is none."""
+    """The lists with numbers alone: other values that NumPy would read as one, such as "1_000" or true, are refused."""
     if isinstance(value, list):
         return value if {*map(type, value)} <= _NUMBERS else [_plain(name, item) for item in value]
     if type(value) in _NUMBERS:
@@ -195,7 +197,7 @@ def _split(body: Bytes) -> tuple[dict[str, Any], Bytes]:
     if length > most:
         raise InvalidTensor("header length", length, f"at most {most} bytes here")
     try:
-        # As text: of bytes, Python's reader would guess the encoding, and take UTF-16 and a byte order mark.
+        # Decoded first: from bytes, Python's reader would guess the encoding, and accept UTF-16 and a byte order mark.
         header = json.loads(body[8 : 8 + length].tobytes().decode("utf-8"), object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
         raise InvalidTensor("header", str(error), "a JSON object in UTF-8, without a byte order mark") from None
@@ -205,10 +207,10 @@ def _split(body: Bytes) -> tuple[dict[str, Any], Bytes]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    by_name = dict(pairs)
+    if len(by_name) != len(pairs):
         raise InvalidTensor("header", [name for name, _ in pairs], "every name once")
-    return found
+    return by_name
 
 
 def _entry(name: str, entry: Any, data_bytes: int) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What goes over the border: parameters in, and the shape of every answer, with examples."""
+"""The API's parameters, with examples and limits, and the problem document."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ LONGEST_NAME: Final = 200
 
 
 def _whole(value: Any) -> Any:
-    """An integer as anybody writes one: Python would read "1_0" and " 1" too, and true and 1.0 as 1."""
+    """An integer in plain digits: Python would also read "1_0" and " 1", and true and 1.0 as 1."""
     if isinstance(value, bool | float) or (isinstance(value, str) and not _DIGITS.fullmatch(value)):
         raise ValueError("an integer in plain digits")
     return value
 
 
 def _maker(value: Any) -> Any:
-    """A maker by its name, which is the only way to write one, however strictly the rest is read."""
+    """A maker from its name, also where the rest is read strictly: JSON has no other way to write one."""
     return Maker(value) if isinstance(value, str) and value in set(Maker) else value
 
 
 def _numbers(value: Any) -> int | str | list[int] | None:
-    """One number or several, however they are written; a URL has text alone, and every value of a list by itself."""
+    """One number or several, in any spelling; a URL has only text, with each value of a list by itself."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
         value = value[0]
     if isinstance(value, list) and len(value) <= _MOST_NUMBERS:
-        return [_number(each) for each in value]
+        return [_number(item) for item in value]
     if isinstance(value, str) and len(value) <= _LONGEST_NUMBERS and not _DIGITS.fullmatch(value):
         return value
     return None if value is None else _number(value)
@@ -52,7 +52,7 @@ def _number(value: Any) -> int:
 
 
 def _named(kind: type[StrEnum]) -> BeforeValidator:
-    """The document shows one of these, as a schema of their own; what is none of them is refused by name, later."""
+    """Documents the values as a schema of their own; other values are refused by name, later."""
     return BeforeValidator(lambda value: value, json_schema_input_type=kind | None)
 
 
@@ -177,15 +177,15 @@ class LayerParameters(BaseModel):
 
     def given(self) -> dict[str, Any]:
         """What of a layer was named: see `app.wire.layers.problem_from`."""
-        named = {name: value for name, value in self.__dict__.items() if value is not None and name in LAYER_TYPES}
-        # As tuples, which can be remembered by.
-        return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
+        values = {name: value for name, value in self.__dict__.items() if value is not None and name in LAYER_TYPES}
+        # As tuples, which are hashable.
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 _NUMBERS: Final = get_args(Numbers)[0]
 _TYPES: Final[dict[Any, type]] = {int | None: int, bool | None: bool, Name: str, str | None: str}
 LAYER_TYPES: Final = {name: _TYPES.get(field.annotation, int) for name, field in LayerParameters.model_fields.items()}
-"""The type that each parameter of a layer is mostly of."""
+"""The usual type of each parameter of a layer."""
 LISTS: Final = frozenset(name for name, field in LayerParameters.model_fields.items() if field.annotation == _NUMBERS)
 """The parameters of a layer that may be several numbers."""
 
@@ -361,6 +361,6 @@ class Problem(BaseModel):
 
 
 def first_fault(error: ValidationError) -> tuple[str, Any, str]:
-    """The first parameter that was refused, its value, and why: what an `InvalidInput` of it has."""
+    """The first refused parameter, its value, and the reason: the arguments of an `InvalidInput`."""
     fault = error.errors()[0]
     return str(fault["loc"][0]), fault["input"], fault["msg"].removeprefix("Value error, ")

@@ -1,7 +1,7 @@
-"""How others write the parameters of a layer: PyTorch's, ONNX's and TensorFlow's names and values, read as ours.
+"""Reads the names and values that PyTorch, ONNX and TensorFlow have for the parameters of a layer as our own.
 
-Ours are the fields of `ConvProblem`, a pair (stride, pad, dilation) for both of its sides, and of the epilogue bias,
-residual and activation.
+Our names are the fields of `ConvProblem`; stride, pad and dilation for both sides at once; and bias, residual and
+activation for the epilogue.
 """
 
 from __future__ import annotations
@@ -59,46 +59,46 @@ _ENDS: Final = {"pad_h": "pad_h_end", "pad_w": "pad_w_end"}
 _NUMBERS: Final = re.compile(r"[\[(]?\s*([0-9]{1,10}(?:\s*[x×,]\s*[0-9]{1,10}){0,3})\s*,?\s*[\])]?")
 
 OTHER_NAMES: Final = frozenset((*_NAMES, "padding", "pads", "auto_pad", "length"))
-"""What a layer may name that is none of ours."""
+"""Names of other libraries that a layer may use."""
 
 
 def dtype_of(value: Any) -> Any:
-    """Our name of a precision; what is none is returned as it is, to be refused by who knows the allowed ones."""
+    """Our name of a precision; any other value is returned as it is, for the caller to refuse."""
     name = str(value).lower().removeprefix("torch.")
     return DTYPES.get(name, name if name in set(DType) else value)
 
 
 def layout_of(value: Any) -> Any:
-    """Our name of a memory order; what is none is returned as it is."""
+    """Our name of a memory order; any other value is returned as it is."""
     name = str(value).lower().removeprefix("torch.")
     return LAYOUTS.get(name, name if name in set(Layout) else value)
 
 
-def in_our_words(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters by our names, each of a pair by itself; ``auto_pad`` stays, since it depends on all the others.
+def in_our_words(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by our names, pairs taken apart; ``auto_pad`` stays, since it depends on all the others.
 
     Raises
     ------
     InvalidProblem
-        A value that is not allowed, or two names that say the same.
+        A value that is not allowed, or two names that set the same field.
     """
-    is_row = "length" in given
-    read: dict[str, Any] = {}
-    said: dict[str, str] = {}
-    for name, value in sorted(given.items(), key=lambda item: item[0] in _PAIRS):
-        for field, each in _read(name, value, is_row).items():
-            if field not in read:
-                read[field], said[field] = each, name
-            elif name not in _PAIRS or said[field] != field:  # a pair yields to its sides, each said by itself
-                raise InvalidProblem(name, value, f"not together with {said[field]}, which sets it")
+    is_row = "length" in parameters
+    fields: dict[str, Any] = {}
+    name_of_field: dict[str, str] = {}
+    for name, value in sorted(parameters.items(), key=lambda item: item[0] in _PAIRS):
+        for field, field_value in _read(name, value, is_row).items():
+            if field not in fields:
+                fields[field], name_of_field[field] = field_value, name
+            elif name not in _PAIRS or name_of_field[field] != field:  # a field named by itself overrides its pair
+                raise InvalidProblem(name, value, f"not together with {name_of_field[field]}, which sets it")
     for begin, end in _ENDS.items():
-        if begin in read:
-            read.setdefault(end, read[begin])
-    return read
+        if begin in fields:
+            fields.setdefault(end, fields[begin])
+    return fields
 
 
 def automatic_pads(auto_pad: Any, sizes: Mapping[str, Any]) -> dict[str, int] | None:
-    """What ``auto_pad`` means for a layer of these sizes; None where it leaves the padding to others.
+    """The pads that ``auto_pad`` means for a layer of these sizes; None for NOTSET, which sets none.
 
     Parameters
     ----------
@@ -116,19 +116,19 @@ def automatic_pads(auto_pad: Any, sizes: Mapping[str, Any]) -> dict[str, int] | 
     Source: ONNX, operator Conv; TensorFlow's "SAME" is its SAME_UPPER.
     """
     try:
-        wanted = AutoPad(str(auto_pad).upper())
+        mode = AutoPad(str(auto_pad).upper())
     except ValueError:
         raise InvalidProblem("auto_pad", auto_pad, ", ".join(AutoPad)) from None
-    if wanted is AutoPad.NOTSET:
+    if mode is AutoPad.NOTSET:
         return None
     pads = dict.fromkeys((*_ENDS, *_ENDS.values()), 0)
-    if wanted is AutoPad.VALID:
+    if mode is AutoPad.VALID:
         return pads
     for side, size, taps in (("h", "h", "r"), ("w", "w", "s")):
         numbers = [sizes.get(name, 1) for name in (size, taps, f"stride_{side}", f"dilation_{side}")]
-        if all(type(number) is int and number >= 1 for number in numbers):  # others the problem refuses by name
+        if all(type(number) is int and number >= 1 for number in numbers):  # the problem refuses other values by name
             less, more = _halves(*numbers)
-            begins_with_more = wanted is AutoPad.SAME_LOWER
+            begins_with_more = mode is AutoPad.SAME_LOWER
             pads[f"pad_{side}"], pads[f"pad_{side}_end"] = (more, less) if begins_with_more else (less, more)
     return pads
 
@@ -157,7 +157,7 @@ def _read(name: str, value: Any, is_row: bool) -> dict[str, Any]:
 
 
 def _both(name: str, pair: str, value: Any, is_row: bool) -> dict[str, Any]:
-    """Both fields of a pair; of a row one number is of its length, and its height is that of one row."""
+    """Both fields of a pair; for a 1-D layer, one number sets the length's, and the height keeps its neutral value."""
     numbers = _numbers(name, value)
     neutral = 0 if pair in ("pad", "padding") else 1
     if len(numbers) > 2:

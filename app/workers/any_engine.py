@@ -1,4 +1,4 @@
-"""What every engine offers, over one device of this host or over the workers of a cluster."""
+"""The interface of every engine, over one device of this host or over the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AnyEngine(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child that owns the device; None where it is none of this host."""
+        """Process id of the child that owns the device; None where it runs on another host."""
         ...
 
     def submit(

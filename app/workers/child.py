@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: started, spoken to over a pipe of its own, and killed when need be."""
+"""One worker process as its parent sees it: started, driven over its own pipe, and killed when need be."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from conv_advisor.data.errors import DeadlineExceeded, WorkerDied, WorkerError
 log = logging.getLogger(__name__)
 
 OnProgress = Callable[[float, str], None]
-"""Takes the done fraction, 0 to 1, and what is being done."""
+"""Callback of progress: takes the done fraction, 0 to 1, and what is being done."""
 
 _BOOT: Final = "from conv_advisor.app.workers.tasks import main; main()"
 _LAST_BREATH_S: Final = 0.2
-"""A process whose pipe has closed is ending by itself; its exit status is worth this wait."""
+"""Wait for the exit status of a process whose pipe has closed: it is ending by itself."""
 _KILL_TIMEOUT_S: Final = 5.0
 _LOOK_S: Final = 1.0
-"""How long a process that has been stopped goes unnoticed."""
+"""Interval at which a stopped process (SIGSTOP) is looked for."""
 
 
 def task_name(task: Callable[..., Any]) -> str:
     """What to call a task in a message."""
-    named = task.func if isinstance(task, partial) else task
-    return str(getattr(named, "__name__", named))
+    function = task.func if isinstance(task, partial) else task
+    return str(getattr(function, "__name__", function))
 
 
 class JobNotTaken(WorkerDied):
@@ -42,14 +42,14 @@ class JobNotTaken(WorkerDied):
 
 
 class WorkerKilled(WorkerDied):
-    """A signal that others send has ended the process during the job: nothing the job has done.
+    """A signal from outside ended the process during the job; the job did not cause it.
 
-    The kernel's, where memory runs out, is one of them: it cannot be told from an operator's.
+    The kernel's signal where memory runs out counts too: it cannot be told from an operator's.
     """
 
 
 _SENT_BY_OTHERS: Final = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
-"""Exit statuses."""
+"""Exit statuses of processes that a signal from outside ended."""
 
 
 class Child:
@@ -61,14 +61,13 @@ class Child:
     opener : str
         ``module:function`` that opens the device.
     is_warm : bool
-        Whether what computes on a CPU is imported at its start, and not with the first task: a spare is to take over at
-        once.
+        Whether the CPU kernels are imported at the start, and not with the first task: a spare is to take over at once.
 
     Notes
     -----
-    Nothing is shared between children, so a killed one leaves no lock or half-written queue to the next. It is not a
-    `multiprocessing.Process`: that would import the parent's main module again. Nor a pool of pebble's (5.2), which
-    breaks when its idle worker is killed, and takes 3 s to stop one that is deaf to SIGTERM, as one in a C loop is.
+    Children share nothing, so a killed one leaves no lock or half-written queue to the next. It is no
+    `multiprocessing.Process`, which would import the parent's main module again; nor a pool of pebble (5.2), which
+    breaks when its idle worker is killed, and takes 3 s to stop one that ignores SIGTERM, as one in a C loop does.
     """
 
     def __init__(self, device_id: str, opener: str, *, is_warm: bool = True) -> None:
@@ -95,12 +94,12 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs, and was not told to end or stopped: a stopped process takes no job, and never says so."""
+        """Whether it runs, and was neither killed nor stopped: a stopped process takes no job, and never reports it."""
         return not self._is_killed and not self._has_ended and not self._is_stopped
 
     @property
     def _has_ended(self) -> bool:
-        # Popen.poll says that it runs while another thread polls: each holds a lock meanwhile.
+        # Popen.poll says "running" while another thread holds its lock, as polling does.
         return self._is_in(os.WEXITED) if hasattr(os, "waitid") else self._process.poll() is not None
 
     @property
@@ -108,7 +107,7 @@ class Child:
         return hasattr(os, "waitid") and self._is_in(os.WSTOPPED)
 
     def _is_in(self, state: int) -> bool:
-        """Whether it has ended or is stopped, as is asked; it is not collected."""
+        """Whether it is in this state, ended or stopped; the process is not collected."""
         try:
             return os.waitid(os.P_PID, self.pid, state | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # it has been collected
@@ -154,7 +153,7 @@ class Child:
             return self._listen(on_progress)
 
     def kill(self, reason: WorkerError | None = None) -> None:
-        """End it at once; the first reason given stands."""
+        """Kill it at once; the first reason given stands."""
         self._killed_for = self._killed_for or reason
         self._is_killed = True
         if self._process.poll() is None:
@@ -164,14 +163,14 @@ class Child:
                 self._process.kill()
 
     def bury(self, kind: type[WorkerDied] = WorkerDied, moment: str = "during the job") -> WorkerError:
-        """End it, collect it, and say why it is gone."""
+        """End it, collect it, and return the error that says why it is gone."""
         code = self._collect(_LAST_BREATH_S)
         if code in _SENT_BY_OTHERS and kind is WorkerDied:
             kind = WorkerKilled
         if code is None:
             self.kill()
             code = self._collect(_KILL_TIMEOUT_S)
-        if code is None:  # uninterruptible, in a driver: nobody can collect it now
+        if code is None:  # uninterruptible, in a driver: it cannot be collected now
             log.error("worker process %d does not end", self.pid)
         self._is_killed = True
         self._pipe.close()
@@ -204,7 +203,7 @@ class Child:
                     raise content[0]
 
     def _receive(self) -> Any:
-        """The next message; a process that is stopped meanwhile is ended: it would seem busy until its deadline."""
+        """The next message; a process that is stopped meanwhile is killed: it would seem busy until its deadline."""
         while not self._pipe.poll(_LOOK_S):
             if self._is_stopped:
                 self.kill()
@@ -212,7 +211,7 @@ class Child:
 
     @contextmanager
     def _killed_after(self, seconds: float, reason: WorkerError) -> Iterator[None]:
-        # A timer and not a timeout of recv: whatever this thread is blocked in, the end of the process frees it.
+        # A timer, not a timeout of recv: the end of the process frees this thread whatever call it is blocked in.
         timer = threading.Timer(seconds, self.kill, [reason])
         timer.daemon = True
         timer.start()
@@ -223,7 +222,7 @@ class Child:
 
 
 def call(on_progress: OnProgress, fraction: float, message: str) -> None:
-    """Tell progress; what goes wrong there is not the job's fault."""
+    """Report progress; an error in the callback is logged and does not fail the job."""
     try:
         on_progress(fraction, message)
     except Exception:

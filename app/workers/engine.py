@@ -1,4 +1,4 @@
-"""The one door to a device: jobs queue here, and a supervised child process runs them one at a time."""
+"""The only access to a device: jobs queue here, and a supervised child process runs them one at a time."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Engine:
     start_timeout_s : float
         Longest start of a child.
     has_spare : bool
-        Keep a second child, its imports done, that takes over at once; from when there has been nothing to do for a
-        moment, so that it delays no start, or from the first task on. A sweep keeps none: its start disturbs timings.
+        Keep a second child, its imports done, that takes over at once. It starts once the engine has been idle for a
+        moment, so that it delays no start, or with the first task. A sweep keeps none: its start disturbs timings.
     opener : str
         ``module:function`` that opens the device, as `kernels.bench.open_runner` does; tests name a fake.
     """
@@ -94,7 +94,7 @@ class Engine:
         task : callable
             A module-level function, as in `app.workers.tasks`; it, its arguments and its result must pickle.
         deadline_s : float
-            Counted from when it starts to run; then its process is killed.
+            Limit counted from the start of its run; after it, the process is killed.
         on_progress : callable (fraction, message)
             Called on the engine's thread.
 
@@ -187,8 +187,8 @@ class Engine:
     def _drop_cancelled(self, future: Future[Any]) -> None:
         """Take a cancelled job out of the queue, or out of the child that runs it.
 
-        A future keeps its callbacks: one that held the job would keep the tensors that go in and come out of it until
-        a collection of garbage.
+        A future keeps its callbacks: a callback that held the job would keep the job's tensors in memory until the
+        next garbage collection.
         """
         if not future.cancelled():
             return
@@ -203,13 +203,13 @@ class Engine:
     def _supervise(self) -> None:
         while self._state is not EngineState.CLOSED:
             if self._has_device:
-                self._keep_children()  # one that is down is tried again: who asks whether it is ready sends it no job
+                self._keep_children()  # a child that is down is tried again here: readiness checks send no job
             job = self._next_job()
             if job:
                 self._execute(job)
             elif self._state is EngineState.IDLE:
                 self._is_settled = True
-            del job  # the next may be long in coming
+            del job  # free it now: the next may be long in coming
         for child in (self._child, self._spare):
             if child:
                 child.bury()
@@ -279,7 +279,7 @@ class Engine:
         return child
 
     def _ready_spare(self) -> None:
-        """Start a spare where there is none: a warm one, which has much memory, once there was something to compute."""
+        """Start a spare where there is none; a warm one, which takes much memory, only after the first task."""
         spare = self._spare
         if spare and spare.is_alive and (spare.is_warm or not self._wants_warm):
             return
@@ -294,7 +294,7 @@ class Engine:
         return self._is_used and self.device_id == "cpu"
 
     def _take_over(self) -> Child:
-        """Put the spare, or else a new child, in the place of one that ended."""
+        """Replace a child that ended by the spare, or else by a new one."""
         self._enter(EngineState.STARTING)
         ended = self._child
         try:
@@ -321,7 +321,7 @@ class Engine:
         return child
 
     def _open_device(self, child: Child) -> None:
-        """Open the device, which what ended the child before may have made unusable; the next job needs it anyway.
+        """Open the device: the end of the last child may have made it unusable, and the next job needs it anyway.
 
         Raises
         ------
@@ -336,7 +336,7 @@ class Engine:
         self._is_suspect = False
 
     def _start_child(self) -> Child:
-        # Called under the lock: close() comes before it, and no child is started, or after, and ends it.
+        # Called under the lock: close() either came before, and no child starts, or comes after, and kills it.
         if self._state is EngineState.CLOSED:
             raise WorkerError(f"the engine of {self.device_id} is closed")
         try:
@@ -363,7 +363,7 @@ def resolve_device(device: str, *, start_timeout_s: float = 60.0) -> str:
 def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
     """Give a future its result or its error, unless it was cancelled.
 
-    The error comes without the frames that it passed: they hold the job, and with it the future that holds the error.
+    The error loses its traceback: its frames hold the job, and with it the future that holds the error.
     """
     if not future.set_running_or_notify_cancel():
         return

@@ -16,7 +16,7 @@ _TICK_S: Final = 0.1
 
 
 class Lent:
-    """An engine lent to one piece of work, so that the work can be stopped and the engine goes on."""
+    """An engine lent to one piece of work: the work can be stopped, while the engine goes on."""
 
     def __init__(self, engine: AnyEngine) -> None:
         self._engine = engine
@@ -32,7 +32,7 @@ class Lent:
     def run(
         self, task: Callable[..., Any], *args: Any, deadline_s: float, on_progress: OnProgress | None = None
     ) -> Any:
-        """Run one task and wait for it, for a place in the queue too; raises CancelledError once it is stopped."""
+        """Run one task and wait for it, also for a place in the queue; raises CancelledError once stopped."""
         while (future := self._submit(task, *args, deadline_s=deadline_s, on_progress=on_progress)) is None:
             time.sleep(_TICK_S)
         try:
@@ -41,18 +41,18 @@ class Lent:
             future.cancel()
 
     def stop(self) -> None:
-        """Kill the process of the task that runs, if one does, and run no more."""
+        """Kill the process of the running task, if there is one, and run no more."""
         with self._lock:
             self._is_stopped = True
             if self._running:
                 self._running.cancel()
 
-    def _submit(self, task: Callable[..., Any], *args: Any, **how: Any) -> Future[Any] | None:
+    def _submit(self, task: Callable[..., Any], *args: Any, **options: Any) -> Future[Any] | None:
         with self._lock:
             if self._is_stopped:
                 raise CancelledError
             try:
-                self._running = self._engine.submit(task, *args, **how)
-            except QueueFull:  # others use the engine too: it says nothing about the work
+                self._running = self._engine.submit(task, *args, **options)
+            except QueueFull:  # others use the engine too: the work is not at fault
                 return None
             return self._running

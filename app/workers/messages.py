@@ -1,4 +1,4 @@
-"""Messages between a worker process and its parent: tensors go as they lie in memory, and arrive where they stay."""
+"""Messages between a worker process and its parent: tensors are sent from and read into their memory without copies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _AT_ONCE: Final = 2**30
 
 
 def send(pipe: Connection[Any, Any], message: Any) -> None:
-    """Send a message; of its arrays no copy is made.
+    """Send a message without copying its arrays.
 
     Raises
     ------
     OSError
-        Nobody reads any more.
+        The other end is closed.
     Exception
-        Whatever keeps it from being pickled; then nothing was sent.
+        The message cannot be pickled; nothing was sent.
     """
     arrays: list[pickle.PickleBuffer] = []
     rest = pickle.dumps(message, protocol=5, buffer_callback=arrays.append)
@@ -33,29 +33,29 @@ def send(pipe: Connection[Any, Any], message: Any) -> None:
 
 
 def receive(pipe: Connection[Any, Any]) -> Any:
-    """The next message; its arrays are read into the memory that they stay in.
+    """The next message; its arrays are read directly into their final memory.
 
     Raises
     ------
     EOFError, OSError
-        The other end is closed, in the middle of a message too.
+        The other end is closed, maybe in the middle of a message.
     """
     return unpack(receive_packed(pipe))
 
 
 Packed = tuple[bytes, list[bytearray]]
-"""A message that has arrived: what is pickled, and the bytes of its arrays."""
+"""A message that has arrived: its pickle, and the bytes of its arrays."""
 
 
 def receive_packed(pipe: Connection[Any, Any]) -> Packed:
-    """The next message as it came; see `receive`."""
+    """The next message, not yet unpickled; see `receive`."""
     counts = pipe.recv_bytes()
     rest = pipe.recv_bytes()
     return rest, [_read(pipe.fileno(), count) for (count,) in _COUNT.iter_unpack(counts)]
 
 
 def unpack(packed: Packed) -> Any:
-    """The message; that this can fail, as where the sender has other modules, is nothing against the pipe."""
+    """The message; if this fails, as where the sender has other modules, the pipe is still sound."""
     rest, arrays = packed
     return pickle.loads(rest, buffers=arrays)  # noqa: S301 - from a process that this one has started, or its parent
 

@@ -1,4 +1,4 @@
-"""The engine of a server's device: found as the settings say, and begun before the server itself is imported."""
+"""Opens the engine of a server's device, as the settings say; its start can precede the server's imports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OpenEngine = Callable[[Settings], AnyEngine]
 
 
 def open_engine(settings: Settings) -> AnyEngine:
-    """Find the device that the settings name, and start the worker that owns it; or find the cluster's workers.
+    """Start a worker on the device that the settings name, or connect to the cluster's workers.
 
     Raises
     ------
@@ -32,9 +32,9 @@ def open_engine(settings: Settings) -> AnyEngine:
 
 
 class EarlyStart:
-    """`open_engine`, whose first call has begun already: a worker takes as long to start as a server to import.
+    """`open_engine` with a first call already under way: a worker takes as long to start as a server to import.
 
-    It is for workers of this host: its thread imports nothing while others do.
+    Only for workers of this host: its thread then imports nothing while other threads do.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class EarlyStart:
         threading.Thread(target=_settle, args=(self._first, settings), name="open engine", daemon=True).start()
 
     def __call__(self, settings: Settings) -> AnyEngine:
-        """The engine, or why it was not opened; another call opens it anew."""
+        """The engine, or the error of opening it; another call opens it anew."""
         first, self._first = self._first, None
         return open_engine(settings) if first is None else first.result()
 

@@ -1,4 +1,4 @@
-"""What runs in a worker process: its loop, and the tasks that it is sent."""
+"""The code of a worker process: its loop, and the tasks that it runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class _Process:
-    """What this process was started with; set once by `main`."""
+    """Arguments of this process; set once by `main`."""
 
     pipe: Connection[Any, Any] | None = None
     device_id = "none"
@@ -42,7 +42,7 @@ class _Process:
 def main() -> None:
     """Take tasks from the pipe until it closes.
 
-    Arguments are its descriptor, the device's id, what opens the device, and ``warm`` where a spare is started.
+    Its arguments are the pipe's descriptor, the device's id, the opener, and ``warm`` for a warm start.
     """
     descriptor, _Process.device_id, _Process.opener, *warm = sys.argv[1:]
     _die_with_parent()
@@ -61,11 +61,11 @@ def main() -> None:
         _send(pipe, reply)
         if reply[0] == "fatal":
             return
-        del reply  # what it holds may be large, and the next task long in coming
+        del reply  # it may be large, and the next task long in coming
 
 
 def report_progress(fraction: float, message: str) -> None:
-    """Tell whoever waits for the running task how far it is; does nothing outside a worker process."""
+    """Report the running task's progress to the parent; does nothing outside a worker process."""
     if _Process.pipe is not None:
         send(_Process.pipe, ("progress", fraction, message))
 
@@ -115,7 +115,7 @@ def convolve(
 
 
 def picks(problem: ConvProblem, options: BenchOptions | None = None, run_id: str = "") -> list[Pick]:
-    """What the device's own library would choose; empty on a CPU."""
+    """The picks of the device's own library; empty on a CPU."""
     from conv_advisor.kernels import bench
 
     return [replace(pick, run_id=run_id) for pick in bench.picks(runner(), problem, options)]
@@ -128,7 +128,7 @@ def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
     ----------
     store_url : str
     home : Path
-        Where the registry of models is.
+        Folder of the registry of models.
     request : dict
         ``device``: whose measurements; ``force``: replace the champion whatever the scores.
     """
@@ -138,7 +138,7 @@ def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
 
 
 def say_moves(question: Question) -> Said:
-    """What times that were measured again say of the others; see `models.upgrades.moves.say`."""
+    """What the times that were measured again say about the others; see `models.upgrades.moves.say`."""
     from conv_advisor.models.upgrades import moves
 
     return moves.say(question)
@@ -160,7 +160,7 @@ def find_device() -> str:
 
 @cache
 def runner() -> Runner:
-    """What runs kernels on this worker's device, which is opened when it is first asked for."""
+    """The runner of kernels on this worker's device, which is opened at the first call."""
     opened: Runner = _load(_Process.opener)(_Process.device_id)
     return opened
 
@@ -171,10 +171,10 @@ def _load(name: str) -> Any:
 
 
 def _warm_up(*, computes: bool) -> None:
-    """Do what takes long and takes nothing of the device; what computes too where a spare is to take over at once."""
+    """Do the slow imports that leave the device alone; the CPU kernels too where ``computes`` is set."""
     _load(_Process.opener)
     if _Process.device_id == "cpu":
-        with suppress(NotInstalled):  # whoever asks for the device is told
+        with suppress(NotInstalled):  # the first task on the device reports it
             runner()
             if computes:
                 importlib.import_module("conv_advisor.kernels.cpu.prepare")
@@ -196,14 +196,14 @@ def _answer(message: Packed) -> tuple[Any, ...]:
 def _send(pipe: Connection[Any, Any], reply: tuple[Any, ...]) -> None:
     try:
         send(pipe, reply)
-    except (BrokenPipeError, ConnectionResetError):  # nobody waits any more
+    except (BrokenPipeError, ConnectionResetError):  # the parent is gone
         return
     except Exception as error:
         send(pipe, ("failed", WorkerError(f"the result cannot be sent: {error}")))
 
 
 def _die_with_parent() -> None:
-    """End when the parent does, even if it is killed; where there is no prctl, the pipe's end does it between tasks."""
+    """End when the parent does, even if it is killed; without prctl, the closed pipe ends it between tasks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

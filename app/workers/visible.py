@@ -1,8 +1,8 @@
-"""The GPUs that CUDA would open here as ``cuda:0``, ``cuda:1`` and so on, asked of the driver's own library.
+"""The GPUs that CUDA would open here as ``cuda:0``, ``cuda:1`` and so on, from the driver's own library.
 
-Its order is CUDA's, the fastest first unless CUDA_DEVICE_ORDER says else, of those that CUDA_VISIBLE_DEVICES leaves;
-a slice of a GPU (MIG) has a name of its own. The driver is asked in a process of its own, since one that has begun with
-CUDA cannot fork, and keeps memory of each GPU.
+The order is CUDA's: the fastest first unless CUDA_DEVICE_ORDER says otherwise, of those that CUDA_VISIBLE_DEVICES
+allows; a slice of a GPU (MIG) has its own name. A separate process asks the driver, since a process that has started
+CUDA cannot fork, and keeps memory on each GPU.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Final
 _LIBRARY: Final = "libcuda.so.1"
 _LONGEST_NAME: Final = 256
 _TIMEOUT_S: Final = 60.0
-"""A driver that nothing keeps loaded takes seconds to begin with each GPU."""
+"""Long, since a driver that nothing keeps loaded takes seconds to start each GPU."""
 
 
 @cache
 def visible_gpus() -> tuple[str, ...]:
-    """The name of each, in order; empty where there is no driver, or it does not answer."""
+    """The name of each GPU, in order; empty where there is no driver, or it does not answer."""
     try:
-        done = subprocess.run(  # noqa: S603 - this file
+        completed = subprocess.run(  # noqa: S603 - this file
             [sys.executable, "-I", "-S", __file__], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(done.stdout.splitlines())
+    return tuple(completed.stdout.splitlines())
 
 
 def _ask_driver() -> list[str]:

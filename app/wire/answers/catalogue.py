@@ -123,7 +123,7 @@ class NetworkAnswer(TypedDict):
 
 
 def variant_answer(variant: Variant) -> VariantAnswer:
-    """What is known of a variant whatever the layer."""
+    """The facts of a variant that do not depend on the layer."""
     return {
         "id": variant.id,
         "algorithm": variant.algorithm,
@@ -143,7 +143,7 @@ def applicability_answer(variant: Variant, problem: ConvProblem, device: Device,
 
 
 def published_answer(known: Collection[str]) -> list[PublishedGpuAnswer]:
-    """The GPUs of which facts are published, without those that are known here."""
+    """The GPUs with published facts, without those that are known here."""
     others = (gpu for gpu in gpus().values() if gpu.id not in known)
     return [cast("PublishedGpuAnswer", {"id": gpu.id} | asdict(gpu) | {"short": list(gpu.short)}) for gpu in others]
 

@@ -1,4 +1,4 @@
-"""The door to a cluster: what `app.workers.engine.Engine` is to one device of this host."""
+"""The access to a cluster, as `app.workers.engine.Engine` is that to one device of this host."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _POLL_S: Final = 0.5
 _ANSWER_S: Final = 5.0
 """Longest wait for an answer of the scheduler."""
 _KNOCK_S: Final = 2.0
-"""Longest wait for it to take a connection."""
+"""Longest wait for the scheduler to take a connection."""
 _CLOSE_TIMEOUT_S: Final = 10.0
 _MAX_TRIES: Final = 2
-"""How often a job is handed out whose worker ends before it takes it."""
+"""How often a job is handed out if workers end before they take it."""
 _LARGE_BYTES: Final = "1 GiB"
-"""Tensors go with their job; Dask warns of jobs of over 10 MB, which are rare in what it is usually for."""
+"""Size from which Dask warns: jobs carry their tensors, and its default, 10 MB, would warn of usual ones."""
 
 
 class ClusterEngine:
@@ -49,9 +49,8 @@ class ClusterEngine:
     ----------
     link : Link
     device : str
-        ``cpu``: workers on CPUs; ``cuda:N``: on GPUs; ``auto``: on GPUs if the first workers
-        that are seen have one.
-        The first of these that answers decides the device; workers with another get nothing.
+        ``cpu``: workers on CPUs; ``cuda:N``: on GPUs; ``auto``: on GPUs if any of the first workers seen has one.
+        The first such worker that answers decides the device; workers with another device get no jobs.
     max_queue : int
         Jobs that may wait.
     start_timeout_s : float
@@ -82,7 +81,7 @@ class ClusterEngine:
     def submit(
         self, task: Callable[..., T], *args: Any, deadline_s: float, on_progress: OnProgress | None = None
     ) -> Future[T]:
-        """Queue one job; see `app.workers.engine.Engine.submit`, of which this differs in nothing.
+        """Queue one job, exactly as `app.workers.engine.Engine.submit` does.
 
         Raises
         ------
@@ -121,7 +120,7 @@ class ClusterEngine:
 
     @property
     def n_workers(self) -> int:
-        """Workers with the device that work."""
+        """Number of working workers with the engine's device."""
         return 0 if self._closing.is_set() else len(self._ready())
 
     @property
@@ -172,7 +171,7 @@ class ClusterEngine:
         self.close()
 
     def admit(self, lane: Lane, device: Device) -> bool:
-        """Whether a lane's device is that of this engine, which the first decides."""
+        """Whether a lane's device is that of this engine, which the first lane decides."""
         with self._changed:
             first = self._device = self._device or device
             if device.fingerprint == first.fingerprint:
@@ -195,7 +194,7 @@ class ClusterEngine:
             return lane.job
 
     def settle(self, lane: Lane, job: Job, value: Any, error: BaseException | None) -> None:
-        """Take what came of a job; one that had not begun goes to another worker."""
+        """Take the result of a job; a job that had not begun goes to another worker."""
         with self._changed:
             lane.job = None
             job.n_tries += 1
@@ -204,7 +203,7 @@ class ClusterEngine:
                 self._changed.notify_all()
                 return
         if not self._closing.is_set():
-            self._notices.submit(int).result()  # progress is told before the end
+            self._notices.submit(int).result()  # all progress is reported before the end
         settle(job.future, value, error)
 
     def _queue(
@@ -227,7 +226,7 @@ class ClusterEngine:
         return job.future
 
     def _drop_cancelled(self, future: Future[Any]) -> None:
-        """Take a cancelled job out of the queue, or out of the worker that runs it; as `Engine` does, it holds none."""
+        """Take a cancelled job out of the queue, or out of its worker; the callback holds no job, as in `Engine`."""
         if not future.cancelled():
             return
         with self._changed:
@@ -253,22 +252,22 @@ class ClusterEngine:
             self._closing.wait(_POLL_S)
 
     def _find_workers(self) -> set[str]:
-        """Addresses of the workers with the kind of device that is wanted; none where the scheduler does not answer."""
+        """Addresses of the workers with the wanted kind of device; empty where the scheduler does not answer."""
         try:
             if self._client is None or self._client.status != "running":
                 self._disconnect()
                 self._client = self._connect()
             identity = self._client.scheduler.identity
-            found = self._client.sync(identity, n_workers=-1, callback_timeout=_ANSWER_S)["workers"]
-        except Exception as error:  # of Dask, of TLS, of the network: whatever it is, the next look may find it gone
+            workers = self._client.sync(identity, n_workers=-1, callback_timeout=_ANSWER_S)["workers"]
+        except Exception as error:  # of Dask, of TLS, of the network: any of them may be gone at the next look
             self._problem = f"no scheduler answers: {error or type(error).__name__}"
             self._is_unanswered = True
             return set()
         self._is_unanswered = False
-        kinds = [kind for kind in ("GPU", "CPU") if any(kind in each["resources"] for each in found.values())]
+        kinds = [kind for kind in ("GPU", "CPU") if any(kind in worker["resources"] for worker in workers.values())]
         self._resource = self._resource or (kinds[0] if kinds else "")
         self._problem = f"no worker with a {self._resource} has joined" if self._resource else "no worker has joined"
-        return {address for address, each in found.items() if self._resource in each["resources"]}
+        return {address for address, worker in workers.items() if self._resource in worker["resources"]}
 
     def _keep_lanes(self, addresses: set[str]) -> None:
         """A lane for every worker, and none for those that have gone."""
@@ -284,7 +283,7 @@ class ClusterEngine:
             self._changed.notify_all()
 
     def _fail_the_waiting(self) -> None:
-        """Nobody waits for a worker that does not come."""
+        """Fail the waiting jobs once no worker has come for `start_timeout_s`."""
         if self._ready() or self._is_patient():
             return
         with self._changed:
@@ -292,7 +291,7 @@ class ClusterEngine:
             problem = f"of {len(self._lanes)} none has opened its device" if self._lanes else self._problem
         for job in waiting:
             error = f"no worker of {self.device_id} in {self.start_timeout_s:g} s: {problem}"
-            is_layer = job.deadline_s is None  # which a sweep takes back, and blames for nothing
+            is_layer = job.deadline_s is None  # a sweep takes such a job back, and does not blame its layer
             settle(job.future, None, JobNotTaken(error) if is_layer else WorkerError(error))
 
     def _connect(self) -> Client:
@@ -301,7 +300,7 @@ class ClusterEngine:
 
         socket.create_connection(
             (self._link.host, self._link.port), _KNOCK_S
-        ).close()  # Dask itself would insist for long
+        ).close()  # Dask itself would retry for long
         dask.config.set({"distributed.admin.large-graph-warning-threshold": _LARGE_BYTES})
         client = Client(self._link.address, security=self._link.security(), timeout=_ANSWER_S, set_as_default=False)
         client.subscribe_topic(self.topic, self._on_event)
@@ -315,15 +314,15 @@ class ClusterEngine:
 
     def _on_event(self, event: tuple[float, dict[str, Any]]) -> None:
         """Note that a job has begun, or how far it is; on Dask's own thread, which must not wait."""
-        _, told = event
+        _, notice = event
         with self._changed:
-            job = next((lane.job for lane in self._lanes.values() if lane.job and lane.job.id == told["job"]), None)
+            job = next((lane.job for lane in self._lanes.values() if lane.job and lane.job.id == notice["job"]), None)
         if job is None:
             return
         job.has_begun = True
-        job.is_left = job.is_left or "left" in told
-        if job.on_progress and "fraction" in told and not self._closing.is_set():
-            self._notices.submit(call, job.on_progress, told["fraction"], told["message"])
+        job.is_left = job.is_left or "left" in notice
+        if job.on_progress and "fraction" in notice and not self._closing.is_set():
+            self._notices.submit(call, job.on_progress, notice["fraction"], notice["message"])
 
 
 def open_cluster(settings: Settings) -> ClusterEngine:

@@ -48,7 +48,7 @@ class Job:
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     has_begun: bool = False
     is_left: bool = False
-    """Its worker was ended from outside."""
+    """Whether its worker was ended from outside."""
     n_tries: int = 0
 
     @classmethod
@@ -59,12 +59,12 @@ class Job:
         deadline_s: float | None,
         on_progress: OnProgress | None = None,
     ) -> Job:
-        """Pickle what shall be called.
+        """Pickle the call.
 
         Raises
         ------
         WorkerError
-            It does not pickle.
+            It cannot be pickled.
         """
         name = task_name(task)
         try:
@@ -89,7 +89,7 @@ class Desk(Protocol):
         ...
 
     def settle(self, lane: Lane, job: Job, value: Any, error: BaseException | None) -> None:
-        """Take what came of a job."""
+        """Take the result of a job."""
         ...
 
 
@@ -102,7 +102,7 @@ class Lane:
     address : str
         The worker's. Jobs are pinned to it, so that Dask runs none of them twice.
     resource : str
-        What the worker has one of, ``GPU`` or ``CPU``.
+        The Dask resource that the worker has one of, ``GPU`` or ``CPU``.
     desk : Desk
     """
 
@@ -110,7 +110,7 @@ class Lane:
         self.address = address
         self.job: Job | None = None
         self.is_ready = False
-        """It has the device that is wanted, and it works."""
+        """Whether the worker has the wanted device, and works."""
         self.is_over = False
         self._is_refused = False
         self._client = client
@@ -121,11 +121,11 @@ class Lane:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have another look at the job: it was cancelled."""
+        """Make the thread look at its job again: it was cancelled."""
         self._wake.set()
 
     def end(self) -> None:
-        """The worker is gone, or is not wanted any more."""
+        """End the lane: the worker is gone, or no longer wanted."""
         self.is_over, self.is_ready = True, False
         self._wake.set()
 
@@ -144,7 +144,7 @@ class Lane:
                 self._execute(job)
 
     def _introduce(self) -> bool:
-        """Ask the worker for its device, which opens it; after a failure again, so that no broken one takes jobs."""
+        """Ask the worker for its device, which opens it; repeated after a failure: no broken worker takes jobs."""
         job = Job.of(tasks.describe_device, (), self._desk.start_timeout_s)
         try:
             device = self._run(job)
@@ -168,7 +168,7 @@ class Lane:
         self._desk.settle(self, job, value, error)
 
     def _run(self, job: Job) -> Any:
-        """Have the worker run a job, and wait for it.
+        """Run a job on the worker, and wait for it.
 
         Raises
         ------
@@ -205,7 +205,7 @@ class Lane:
         return ended.value
 
     def _await(self, job: Job, task: Task) -> bool:
-        """Wait until the task is done; False where the job was cancelled, and stopped."""
+        """Wait until the task is done; False where the job was cancelled, and so stopped."""
         while not task.done():
             if job.future.cancelled():
                 self._stop(job)
@@ -217,7 +217,7 @@ class Lane:
         return True
 
     def _fetch(self, job: Job, task: Task) -> Any:
-        """The result: where the worker ends before it has been fetched, Dask itself would wait for ever."""
+        """Fetch the result; if the worker ended before that, Dask itself would wait for ever."""
         while True:
             try:
                 return task.result(timeout=_FETCH_TICK_S)
@@ -234,7 +234,7 @@ class Lane:
             log.warning("%s could not be stopped on %s: %r", job.name, self.address, error)
 
     def _translated(self, job: Job, error: Exception) -> WorkerError:
-        """The error of ours that one of Dask's stands for, by its type."""
+        """Our error for one of Dask's, by its type."""
         from distributed import KilledWorker
         from distributed.client import FutureCancelledError
 

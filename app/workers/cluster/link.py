@@ -1,4 +1,4 @@
-"""Where the scheduler of a cluster is, and how one proves to belong there."""
+"""The address of a cluster's scheduler, and the certificates that admit to it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Link:
     address : str
         ``tls://host:port`` or ``tcp://host:port``.
     ca_file, cert_file, key_file : Path, optional
-        PEM files. Both sides of a connection show a certificate, and each must be of this authority: who has none can
-        neither send work nor do it.
+        PEM files. Both sides of a connection show a certificate of this authority: without one, a process can neither
+        send work nor do it.
     """
 
     address: str
@@ -52,7 +52,7 @@ class Link:
         return urlsplit(self.address).port or 0
 
     def security(self) -> Security:
-        """The same for Dask."""
+        """The link's TLS settings for Dask."""
         from distributed.security import Security
 
         if self.protocol == "tcp":
@@ -69,7 +69,7 @@ def link_from(settings: Settings) -> Link:
     Raises
     ------
     InvalidInput
-        Naming what is missing, cannot be read, or is not safe.
+        Naming the setting that is missing, cannot be read, or is not safe.
     NotInstalled
     """
     address = settings.scheduler

@@ -1,7 +1,7 @@
-"""What runs inside a Dask worker: it owns one device through a supervised child, and can be told to stop a job.
+"""The code inside a Dask worker: it owns one device through a supervised child, and stops a job on request.
 
-The one module that needs Dask to be imported. Nothing here is a Dask feature but the plugin's start and end, and the
-events that carry progress; the engine is the same as on one machine.
+This is the one module that imports Dask at once. It uses of Dask only the plugin's start and end, and the events that
+carry progress; the engine is the same as on one machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from conv_advisor.data.errors import ConvAdvisorError, WorkerError
 log = logging.getLogger(__name__)
 
 _STOPPED_KEPT: Final = 1000
-"""Ids of stopped jobs that are remembered, as the order to stop may come before the job."""
+"""Number of stopped jobs whose ids are kept, since the order to stop may come before the job."""
 
 _LEFT: Final = "the worker was ended from outside during the job"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended. Errors are values here: Dask logs what is raised, with all arguments."""
+    """How a job ended. Errors are values here: Dask would log a raised one, with all arguments."""
 
     value: Any = None
     error: ConvAdvisorError | None = None
@@ -59,12 +59,12 @@ class OwnDevice(WorkerPlugin):  # type: ignore[misc]  # Dask's types are not fol
         self._opener = opener
 
     def setup(self, worker: Worker) -> None:
-        """Start the child. It has no spare, whose start would disturb timings."""
+        """Start the engine, without a spare child, whose start would disturb timings."""
         engine = Engine(self._device_id, start_timeout_s=self._start_timeout_s, has_spare=False, opener=self._opener)
         _Process.device = Owned(engine)
 
     async def teardown(self, worker: Worker) -> None:
-        """Say that the job that runs is not to blame, and end the child."""
+        """Report that the running job is not to blame, and end the child."""
         if _Process.device:
             _Process.device.leave()
             await asyncio.to_thread(_Process.device.engine.close)
@@ -88,7 +88,7 @@ class Owned:
         job_id : str
         work : callable (lent) -> value
         on_leave : callable
-            Called where the worker is ended meanwhile.
+            Called if the worker is ended meanwhile.
         """
         lent = Lent(self.engine)
         with self._lock:
@@ -109,7 +109,7 @@ class Owned:
                 self._running = None
 
     def leave(self) -> None:
-        """Say that this worker is being ended, and not by the job that it runs."""
+        """Note that this worker is being ended from outside, not by the job that it runs."""
         with self._lock:
             self._is_leaving = True
             if self._running:
@@ -124,7 +124,7 @@ class Owned:
 
 
 class _Process:
-    """What this process owns; set once by the plugin."""
+    """The device of this process; set once by the plugin."""
 
     device: Owned | None = None
 
@@ -138,10 +138,10 @@ def execute(call: bytes, job_id: str, topic: str, deadline_s: float | None) -> E
         A pickled function and its arguments.
     job_id : str
     topic : str
-        Under which events tell the job's beginning and progress.
+        Topic of the events that report the job's beginning and progress.
     deadline_s : float or None
-        The function runs in the child and is killed after this time; None: it runs here, takes an engine first and what
-        reports progress last, and bounds its time itself.
+        The function runs in the child and is killed after this time. None: it runs here, takes an engine as its first
+        and a progress callback as its last argument, and bounds its time itself.
     """
     device, worker = _Process.device, get_worker()
     if device is None:
@@ -151,7 +151,7 @@ def execute(call: bytes, job_id: str, topic: str, deadline_s: float | None) -> E
         worker.log_event(topic, {"job": job_id, "fraction": fraction, "message": message})
 
     def work(lent: Lent) -> Any:
-        function, args = pickle.loads(call)  # noqa: S301 - of a client that Dask let in, which may run code anyway
+        function, args = pickle.loads(call)  # noqa: S301 - from a client that Dask let in, which may run code anyway
         if deadline_s is None:
             return function(lent, *args, report)
         return lent.run(function, *args, deadline_s=deadline_s, on_progress=report)

@@ -1,4 +1,4 @@
-"""Starting the processes of a cluster: its scheduler, and workers that own a device each."""
+"""Starts the processes of a cluster: its scheduler, and workers that own a device each."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from conv_advisor.app.workers.cluster.node import OwnDevice
 
 _LOOPBACK: Final = "127.0.0.1:0"
-"""Where Dask's own HTTP pages listen: they ask nobody who they are."""
+"""Address of Dask's own HTTP pages, on loopback: they have no authentication."""
 _JOIN_TIMEOUT_S: Final = 30.0
 
 CONFIG: Final[dict[str, Any]] = {
-    "distributed.scheduler.allowed-failures": 0,  # a task that a worker died of is not for another worker to die of
-    "distributed.scheduler.worker-ttl": "60 s",  # a worker that hangs is as good as gone
+    "distributed.scheduler.allowed-failures": 0,  # a task that killed its worker is not given to another
+    "distributed.scheduler.worker-ttl": "60 s",  # a worker that hangs counts as gone
     "distributed.scheduler.work-stealing": False,  # the coordinator places jobs
     "distributed.worker.profile.enabled": False,  # it stops all threads every 10 ms
-    # Dask's own default is one BLAS thread a worker: variants that use all cores would be measured on one.
+    # Dask's default is one BLAS thread per worker: variants that use all cores would be measured on one.
     "distributed.nanny.pre-spawn-environ": {},
 }
 
@@ -37,7 +37,7 @@ def serve_scheduler(link: Link, on_ready: Callable[[str], None]) -> None:
     Parameters
     ----------
     link : Link
-        Its address is where to listen; port 0: any free one.
+        Its address is the one to listen on; port 0: any free one.
     on_ready : callable (address)
 
     Raises
@@ -57,14 +57,14 @@ def serve_workers(
     start_timeout_s: float = 60.0,
     opener: str = DEFAULT_OPENER,
 ) -> None:
-    """Run one worker a device until a signal to end comes, or the scheduler is gone.
+    """Run one worker per device until a signal to end comes, or the scheduler is gone.
 
     Parameters
     ----------
     link : Link
     device_ids : sequence of str
     on_ready : callable (address)
-        Called once a worker.
+        Called once per worker.
     host : str, optional
         Address to listen on; without it, the one from which the scheduler is reached.
     start_timeout_s : float
@@ -129,7 +129,7 @@ def _nanny(link: Link, plugin: OwnDevice, device_id: str, host: str | None) -> N
         link.address,
         nthreads=1,
         resources={"CPU" if device_id == "cpu" else "GPU": 1},
-        memory_limit=0,  # of the Dask worker alone, which holds little; the child's is the device's business
+        memory_limit=0,  # no limit: the Dask worker holds little, and the child's memory is not its concern
         plugins=(plugin,),
         security=link.security(),
         protocol=link.protocol,
@@ -140,8 +140,8 @@ def _nanny(link: Link, plugin: OwnDevice, device_id: str, host: str | None) -> N
 
 
 async def _first(*awaited: Awaitable[Any]) -> int:
-    """Wait for whichever comes first, and give its place."""
-    tasks = [asyncio.ensure_future(each) for each in awaited]
+    """Wait for the first to finish, and return its index."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaited]
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
         task.cancel()
@@ -149,7 +149,7 @@ async def _first(*awaited: Awaitable[Any]) -> int:
 
 
 async def _signal() -> None:
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop, signalled = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    await told.wait()
+        loop.add_signal_handler(number, signalled.set)
+    await signalled.wait()
