@@ -20,7 +20,7 @@ class EngineState(StrEnum):
     IDLE = "idle"
     BUSY = "busy"
     DOWN = "down"
-    """Its last start failed; it is tried again every `_IDLE_CHECK_S`, and by the next job."""
+    """Its last start failed; it is tried again every now and then, and by the next job."""
     CLOSED = "closed"
 
 

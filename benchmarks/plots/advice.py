@@ -33,8 +33,6 @@ OF_NETWORKS: Final = (TREE, "cudnn.graph.heuristic_a", SINGLE_BEST)
 NEVER: Final = "never trained"
 """The part that the README has too."""
 
-"""On a row that has a choice of another tree."""
-
 Scores = Mapping[str, Any]
 
 

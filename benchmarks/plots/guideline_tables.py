@@ -31,7 +31,7 @@ from conv_advisor.models.evaluation.judging import Result, judge
 
 CLOSE_PERCENT: Final = percent(CLOSE - 1)
 MIB: Final = 2**20
-SAID_MIB: Final[dict[tuple[str, int], float]] = {
+SAID_MB: Final[dict[tuple[str, int], float]] = {
     (IMPLICIT, 1): 0.0,
     (PRECOMPUTED, 3): 0.0276,
     (WINOGRAD, 3): 3.7,
@@ -119,7 +119,7 @@ def workspace_table(costs: Costs) -> str:
 
 
 def _workspace(costs: Costs, variant: str, filter_size: int) -> str:
-    theirs = f" ({SAID_MIB[variant, filter_size]:g})" if (variant, filter_size) in SAID_MIB else ""
+    theirs = f" ({SAID_MB[variant, filter_size]:g})" if (variant, filter_size) in SAID_MB else ""
     rows = is_where(costs, filters=[filter_size]) & np.isfinite(fastest_ms(costs, [variant]))
     if not rows.any():
         return f"does not run{theirs}"
