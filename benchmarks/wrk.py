@@ -176,7 +176,10 @@ def served(name: str, home: Path, **variables: str) -> Iterator[Server]:
 
 @contextmanager
 def kept_port() -> Iterator[int]:
-    """A free port that no other process is given within the block; servers share it by ``SO_REUSEADDR``."""
+    """A free port that no other process is given within the block.
+
+    It stays bound, without listening: servers ask to share such a port (``SO_REUSEADDR``).
+    """
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", 0))

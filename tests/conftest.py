@@ -7,10 +7,10 @@ import sqlite3
 import sys
 import warnings
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -23,7 +23,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 # The same examples every time, however long each takes: a machine that does much else fails none, and what has passed
 # does not fail by chance the next time. HYPOTHESIS_PROFILE=default tries others.
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+# Tests of the GPU need no Hypothesis, and a GPU host may have none.
+if find_spec("hypothesis"):
+    from hypothesis import settings
+
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 ON_GPU = "_gpu.py"
 """End of the name of a module whose tests need a GPU: it is collected only where there is one."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import atexit
 import select
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from benchmarks.wrk import kept_port
+
 PATIENT: Final = {"CONV_ADVISOR_START_TIMEOUT_S": "600", "CONV_ADVISOR_CONVOLUTION_DEADLINE_S": "250"}
 """Settings: a busy machine may take long to start a worker, and to compile a kernel with its first launch."""
+_KEPT_PORTS: Final = ExitStack()
+atexit.register(_KEPT_PORTS.close)
 _USUAL_S: Final = 0.1
 """For a million steps of a generator: chosen, as what a server's core takes at most."""
 _REST_S: Final = 0.4
@@ -34,14 +37,9 @@ def eventually(is_so: Callable[[], object], within_s: float = 300.0) -> bool:
 def free_port() -> int:
     """A port of this host that is kept for whoever is told it, as long as this process lives.
 
-    It stays bound, without listening: servers ask to share such a port (``SO_REUSEADDR``), and nobody is given it by
-    chance, not even while one server has ended and the next has not begun.
+    Nobody is given it by chance, not even while one server has ended and the next has not begun.
     """
-    kept = socket.socket()
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    kept.bind(("127.0.0.1", 0))
-    atexit.register(kept.close)
-    return int(kept.getsockname()[1])
+    return _KEPT_PORTS.enter_context(kept_port())
 
 
 def slowness() -> float:
