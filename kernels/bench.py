@@ -23,6 +23,7 @@ from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.runner import FirstRun, Operands, Runner
+from conv_advisor.kernels.spent import Spent
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch, Variant
@@ -87,6 +88,7 @@ def measure(
     run_id: str = "",
     best_ms: float | None = None,
     on_progress: Callable[[float, str], None] = lambda share, doing: None,
+    spent: Spent | None = None,
 ) -> list[Measurement]:
     """Verify and time each variant on random operands.
 
@@ -102,6 +104,8 @@ def measure(
         The least time of the variants measured before: the mark for pruning until one of these is faster.
     on_progress : callable (share, doing)
         Called before each variant with the share of variants done, 0 to 1, and its id; then once more with 1.
+    spent : Spent, optional
+        Gets the seconds of preparing and of measuring.
 
     Returns
     -------
@@ -113,13 +117,14 @@ def measure(
     LaunchFailed
         The device's context is unusable: the process must end.
     """
-    options = options or BenchOptions()
+    options, spent = options or BenchOptions(), spent or Spent()
     variants = list(variants)
     blank = Measurement(problem, "", runner.device, Outcome.NOT_APPLICABLE, l2=options.l2, run_id=run_id)
     if all(variant.why_not(problem, runner.device) for variant in variants):
-        return [_attempt(runner, variant, None, blank, options, None) for variant in variants]
+        return [_attempt(runner, variant, None, blank, options, None, spent) for variant in variants]
     try:
-        operands = runner.make_operands(problem, options.seed)
+        with spent.measuring():
+            operands = runner.make_operands(problem, options.seed)
     except OutOfMemory as error:
         return [
             replace(blank, variant=variant.id, outcome=Outcome.OUT_OF_MEMORY, detail=str(error)) for variant in variants
@@ -127,7 +132,7 @@ def measure(
     measurements: list[Measurement] = []
     for done, variant in enumerate(variants):
         on_progress(done / len(variants), variant.id)
-        measurements.append(_attempt(runner, variant, operands, blank, options, best_ms))
+        measurements.append(_attempt(runner, variant, operands, blank, options, best_ms, spent))
         time_ms = measurements[-1].time_ms
         if time_ms is not None:
             best_ms = time_ms if best_ms is None else min(best_ms, time_ms)
@@ -198,6 +203,7 @@ def _attempt(
     blank: Measurement,
     options: BenchOptions,
     best_ms: float | None,
+    spent: Spent,
 ) -> Measurement:
     problem = blank.problem
     blank = replace(blank, variant=variant.id, measured_at=datetime.now(UTC))
@@ -206,8 +212,10 @@ def _attempt(
         return replace(blank, detail=reason or "", workspace_bytes=None)
     blank = replace(blank, floor_ms=runner.floor_ms)
     try:
-        launch = runner.prepare(variant, problem, options.workspace_limit_bytes)
-        return _run(runner, launch, operands, blank, options, best_ms)
+        with spent.preparing():
+            launch = runner.prepare(variant, problem, options.workspace_limit_bytes)
+        with spent.measuring():
+            return _run(runner, launch, operands, blank, options, best_ms)
     except WorkspaceExceeded as error:
         return replace(blank, outcome=Outcome.WORKSPACE_EXCEEDED, detail=str(error), workspace_bytes=error.needed_bytes)
     except (NotSupported, OutOfMemory, CompileFailed) as error:

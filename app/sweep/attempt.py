@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from conv_advisor.app.workers import tasks
@@ -14,6 +14,7 @@ from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, LaunchF
 from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.kernels.spent import Spent
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +88,26 @@ Layer = tuple[Trial, ...]
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one problem: one measurement per variant, and the picks of the device's library."""
+    """The result of one problem.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    measurements : list of Measurement
+        One per variant.
+    picks : list of Pick
+        Those of the device's library.
+    spent : Spent
+        Seconds of the worker's process; asking for picks, which builds plans, counts as preparing.
+    elapsed_s : float
+        Time from the problem's beginning to its result, as the worker's parent sees it.
+    """
 
     problem: ConvProblem
     measurements: list[Measurement]
     picks: list[Pick]
+    spent: Spent = field(default_factory=Spent)
+    elapsed_s: float = 0.0
 
 
 def measure_layer(
@@ -114,31 +130,35 @@ def measure_layer(
     WorkerError
         The device is no longer usable.
     """
-    attempt, hopeless = _Attempt(engine, terms), _Hopeless()
+    hopeless = _Hopeless()
     for trial in layer:
         if terms.is_over:
             return
+        begin_s, spent = time.perf_counter(), Spent()
         on_begin(trial.problem.key)
-        on_result(_try(trial, attempt, hopeless))
+        result = _try(trial, _Attempt(engine, terms, spent), hopeless)
+        on_result(replace(result, elapsed_s=time.perf_counter() - begin_s))
 
 
 def _try(trial: Trial, attempt: _Attempt, hopeless: _Hopeless) -> Result:
     problem = trial.problem
-    picks = attempt.picks(problem) if trial.has_picks else []
+    with attempt.spent.preparing():
+        picks = attempt.picks(problem) if trial.has_picks else []
     measurements = attempt.all_of(problem, [name for name in trial.variant_ids if not hopeless.why(problem, name)])
     hopeless.learn(measurements)
     measurements += [
         attempt.pruned(problem, name, why) for name in trial.variant_ids if (why := hopeless.why(problem, name))
     ]
-    return Result(problem, measurements, picks)
+    return Result(problem, measurements, picks, attempt.spent)
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Tries one problem on an engine."""
+    """Tries one problem on an engine, and adds up what that takes its process."""
 
     engine: Runs
     terms: Terms
+    spent: Spent
 
     def all_of(self, problem: ConvProblem, variant_ids: list[str]) -> list[Measurement]:
         """One measurement per variant; variants that together bring the worker down are then tried one by one."""
@@ -148,7 +168,7 @@ class _Attempt:
             return self._measure(problem, variant_ids)
         except ConvAdvisorError as error:
             self._check_worker(error)
-            if len(variant_ids) == 1:
+            if len(variant_ids) == 1 and not isinstance(error, WorkerKilled):  # who was killed is not to blame at once
                 return [self._failure(problem, variant_ids[0], error)]
             log.warning("%s: %s; its variants are tried one by one", problem.key, error)
         return [self._one(problem, variant_id) for variant_id in variant_ids]
@@ -181,9 +201,12 @@ class _Attempt:
 
     def _measure(self, problem: ConvProblem, variant_ids: list[str]) -> list[Measurement]:
         terms = self.terms
-        measurements: list[Measurement] = self.engine.run(
-            tasks.measure, problem, variant_ids, terms.options, terms.run_id, deadline_s=terms.deadline_s
+        measurements: list[Measurement]
+        measurements, spent = self.engine.run(
+            tasks.measure_timed, problem, variant_ids, terms.options, terms.run_id, deadline_s=terms.deadline_s
         )
+        self.spent.preparing_s += spent.preparing_s
+        self.spent.measuring_s += spent.measuring_s
         return measurements
 
     def _failure(self, problem: ConvProblem, variant_id: str, error: ConvAdvisorError) -> Measurement:

@@ -9,14 +9,16 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.sweep.attempt import Layer, Result, Terms, Trial
+from conv_advisor.app.sweep.expected import expected_ms
 from conv_advisor.app.sweep.fleet import Fleet
 from conv_advisor.app.sweep.spread import fleet_of
+from conv_advisor.app.sweep.writer import Writer
 from conv_advisor.app.workers.child import JobNotTaken, WorkerKilled
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import WorkerError
@@ -41,6 +43,47 @@ OnProblem = Callable[[int, int, str], None]
 
 
 @dataclass
+class WorkersTime:
+    """Where the time of a sweep's workers went: seconds, added up over all workers from the sweep's start to its end.
+
+    Parameters
+    ----------
+    measuring_s : float
+        Operands and their reference, verified launches, timed launches.
+    preparing_s : float
+        Choosing configurations, compiling or loading kernels, building plans, asking the library for its picks.
+    store_s : float
+        Waiting for the writer of rows.
+    host_s : float
+        The rest of a problem's time: messages, checks, and what a process that ended had done.
+    waiting_s : float
+        No problem in hand: before the first, between two, and after the last while others still measure.
+    longest_s : float
+        Time of the problem that took longest.
+    """
+
+    measuring_s: float = 0.0
+    preparing_s: float = 0.0
+    store_s: float = 0.0
+    host_s: float = 0.0
+    waiting_s: float = 0.0
+    longest_s: float = 0.0
+
+    def add(self, result: Result, store_s: float) -> None:
+        """Count one problem, and how long its worker waited for the store."""
+        spent = result.spent
+        self.measuring_s += spent.measuring_s
+        self.preparing_s += spent.preparing_s
+        self.store_s += store_s
+        self.host_s += max(0.0, result.elapsed_s - spent.measuring_s - spent.preparing_s)
+        self.longest_s = max(self.longest_s, result.elapsed_s)
+
+    def end(self, workers_s: float) -> None:
+        """Take what is left of all the workers' time for waiting."""
+        self.waiting_s = max(0.0, workers_s - self.measuring_s - self.preparing_s - self.store_s - self.host_s)
+
+
+@dataclass
 class SweepReport:
     """The result of a sweep.
 
@@ -59,6 +102,9 @@ class SweepReport:
     is_complete : bool
         False if the time limit came first.
     elapsed_s : float
+    n_workers : int
+        Workers at the start.
+    time : WorkersTime
     """
 
     run_id: str
@@ -69,6 +115,8 @@ class SweepReport:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     is_complete: bool = True
     elapsed_s: float = 0.0
+    n_workers: int = 0
+    time: WorkersTime = field(default_factory=WorkersTime)
 
 
 def default_run_id(device: Device, options: BenchOptions) -> str:
@@ -128,7 +176,7 @@ def sweep(
         One device; several equal ones of this host; or the workers of a cluster, including those that join later.
     problems : iterable of ConvProblem
         Duplicates are measured once. One worker measures the problems of a layer, which differ only in the batch size,
-        in this order. A single worker also takes the layers in this order; several start with the largest.
+        in this order. A single worker also takes the layers in this order; several start with the longest.
     variant_ids : sequence of str
     options : BenchOptions
     run_id : str
@@ -161,13 +209,13 @@ def sweep(
     try:
         device = fleet.describe(deadline_s)
         todo = list(dict.fromkeys(problems))
-        report = SweepReport(run_id or default_run_id(device, options), device, len(todo))
+        report = SweepReport(run_id or default_run_id(device, options), device, len(todo), n_workers=fleet.n_workers)
         terms = Terms(device, options, report.run_id, deadline_s, ends_at_s)
         layers = _layers(todo, variant_ids, store.attempted(report.run_id), has_picks)
         missing = [trial for layer in layers for trial in layer]
         report.n_skipped = len(todo) * len(variant_ids) - sum(len(trial.variant_ids) for trial in missing)
-        if fleet.n_workers > 1:
-            layers.sort(key=_size, reverse=True)
+        if report.n_workers > 1:
+            layers.sort(key=lambda layer: expected_ms(layer, device), reverse=True)
         with _Book(store, report, len(missing), on_progress) as book:
             _spread(layers, fleet, terms, book, stopping or threading.Event())
         report.is_complete = len(book.measured) == len(missing)
@@ -176,6 +224,7 @@ def sweep(
     if on_progress and report.is_complete:
         on_progress(len(todo), len(todo), "done")
     report.elapsed_s = time.monotonic() - started
+    report.time.end(report.n_workers * report.elapsed_s)
     return report
 
 
@@ -195,28 +244,27 @@ class _Book:
     def __init__(self, store: Store, report: SweepReport, n_todo: int, on_progress: OnProblem | None) -> None:
         self.measured: set[ConvProblem] = set()
         self.report = report
-        self._store = store
         self._n_before = report.n_problems - n_todo
         self._on_progress = on_progress
-        self._lock = threading.Lock()
-        self._writer = ThreadPoolExecutor(1, "sweep-store")
-        self._written: Future[None] | None = None
+        self._counting, self._telling = threading.Lock(), threading.Lock()
+        self._writer = Writer(store)
 
     def begin(self, key: str) -> None:
-        """Note that a problem is being measured."""
-        with self._lock:
+        """Note that a problem is being measured; whoever counts a result does not wait for it."""
+        with self._telling:
             if self._on_progress:
                 self._on_progress(self._n_before + len(self.measured), self.report.n_problems, key)
 
     def take(self, result: Result) -> None:
-        """Store the result of a problem; waits until the previous result is written."""
-        with self._lock:
-            if self._written:
-                self._written.result()
+        """Count the result of a problem, and hand it to the writer."""
+        begin_s = time.perf_counter()
+        self._writer.put(result)
+        store_s = time.perf_counter() - begin_s
+        with self._counting:
             self.report.n_attempts += len(result.measurements)
             self.report.outcomes.update(measurement.outcome for measurement in result.measurements)
+            self.report.time.add(result, store_s)
             self.measured.add(result.problem)
-            self._written = self._writer.submit(_write, self._store, result)
 
     def left_of(self, layer: Layer) -> Layer:
         """The problems of a layer that are not measured yet."""
@@ -228,9 +276,9 @@ class _Book:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._writer.shutdown()
-        if self._written and error is None:
-            self._written.result()
+        self._writer.close()
+        if error is None:
+            self._writer.check()
 
 
 def _layers(
@@ -244,10 +292,6 @@ def _layers(
             trial = Trial(problem, missing, has_picks=has_picks and len(missing) == len(variant_ids))
             trials_by_layer.setdefault(replace(problem, n=1), []).append(trial)
     return [tuple(trials) for trials in trials_by_layer.values()]
-
-
-def _size(layer: Layer) -> int:
-    return sum(trial.problem.flops for trial in layer)
 
 
 def _spread(layers: list[Layer], fleet: Fleet, terms: Terms, book: _Book, stopping: threading.Event) -> None:
@@ -308,7 +352,3 @@ class _Losses:
             raise WorkerError(
                 f"no worker is left{why}; what was measured is in the store, and the same sweep, run again, goes on"
             ) from self._last
-
-
-def _write(store: Store, result: Result) -> None:
-    store.append(result.measurements, result.picks)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from conv_advisor.kernels.bench import BenchOptions
     from conv_advisor.kernels.runner import Runner
+    from conv_advisor.kernels.spent import Spent
     from conv_advisor.models.retraining.retrain import Trained
     from conv_advisor.models.upgrades.moves import Question, Said
 
@@ -94,6 +95,17 @@ def measure(
     return bench.measure(
         runner(), problem, variants, options=options, run_id=run_id, best_ms=best_ms, on_progress=report_progress
     )
+
+
+def measure_timed(
+    problem: ConvProblem, variant_ids: list[str], options: BenchOptions | None = None, run_id: str = ""
+) -> tuple[list[Measurement], Spent]:
+    """`measure` without progress, and the seconds of this process that it took; a task of sweeps."""
+    from conv_advisor.kernels import bench, catalog
+    from conv_advisor.kernels.spent import Spent
+
+    variants, spent = [catalog.get(variant_id) for variant_id in variant_ids], Spent()
+    return bench.measure(runner(), problem, variants, options=options, run_id=run_id, spent=spent), spent
 
 
 def convolve(

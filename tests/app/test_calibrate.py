@@ -19,6 +19,7 @@ from conv_advisor.data.gpus import gpus
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
+from conv_advisor.kernels.spent import Spent
 from conv_advisor.models.adapting import adapt as adapting
 from conv_advisor.models.adapting.correction import family_of
 from conv_advisor.models.adapting.least_sure import FIRST, least_sure, to_measure
@@ -55,7 +56,7 @@ class Distorted:
             raise self.error
         self._left -= 1
         self.calls.append((problem, tuple(names)))
-        return [replace(self._measured(problem, name), run_id=str(args[3])) for name in names]
+        return [replace(self._measured(problem, name), run_id=str(args[3])) for name in names], Spent()
 
     def __enter__(self) -> Distorted:
         return self

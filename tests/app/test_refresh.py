@@ -22,6 +22,7 @@ from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
+from conv_advisor.kernels.spent import Spent
 from conv_advisor.models.adapting.least_sure import least_sure
 from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.registry.on_disk import Registry
@@ -60,7 +61,7 @@ class Upgraded:
         assert isinstance(names, (list, tuple))
         self._left -= 1
         self.calls += [(problem, name) for name in names]
-        return [self._measured(problem, name, str(args[3])) for name in names]
+        return [self._measured(problem, name, str(args[3])) for name in names], Spent()
 
     def __enter__(self) -> Upgraded:
         return self

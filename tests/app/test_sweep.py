@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conv_advisor.app.sweep.attempt import Result, Terms, Trial, measure_layer
 from conv_advisor.app.sweep.sweep import default_run_id, drawn, shard_of, sweep, with_epilogues
+from conv_advisor.app.workers import tasks
+from conv_advisor.app.workers.child import WorkerKilled
 from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import networks, parquet
 from conv_advisor.data.epilogue import PLAIN, Epilogue
@@ -20,6 +24,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.data.transfer import measurements_table, picks_table
 from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.kernels.spent import Spent
 from tests import fakes
 from tests.data import arrow
 
@@ -197,6 +202,34 @@ def test_a_worker_killed_from_outside_costs_no_row(store, replay):
 
     report = sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=kill)
     assert report.outcomes == {Outcome.MEASURED: 12}
+
+
+class OnceKilled:
+    """A device whose process is killed from outside during its first task."""
+
+    device_id = "cpu"
+
+    def __init__(self) -> None:
+        self._is_killed = False
+
+    def run(self, task: Callable[..., Any], *args: Any, deadline_s: float) -> Any:
+        if task is tasks.describe_device:
+            return CPU
+        if not self._is_killed:
+            self._is_killed = True
+            raise WorkerKilled("it ended during the job")
+        return [row for row in recorded() if row.problem == args[0] and row.variant in args[1]], Spent(1.0, 2.0)
+
+
+def test_a_worker_killed_from_outside_does_not_spoil_an_only_variant():
+    results: list[Result] = []
+    terms = Terms(CPU, OPTIONS, "a run", 60.0)
+    layer = (Trial(PROBLEMS[0], (VARIANTS[0],), has_picks=True),)
+    measure_layer(OnceKilled(), layer, terms, lambda _key: None, results.append)
+    (result,) = results
+    assert [row.outcome for row in result.measurements] == [Outcome.MEASURED]
+    assert result.spent.preparing_s == pytest.approx(1.0, abs=0.5)
+    assert result.spent.measuring_s == 2.0
 
 
 def test_a_worker_that_no_longer_starts_ends_the_sweep_without_blaming_a_variant(store, replay, tmp_path):

@@ -235,6 +235,27 @@ def test_a_device_that_is_lost_leaves_its_layer_to_the_other(store, tmp_path, re
     assert report.outcomes == {Outcome.MEASURED: EVERY.total()}
 
 
+def test_a_killed_child_costs_one_problem_again_and_the_other_device_nothing(store, devices):
+    def kill() -> None:
+        os.kill(devices[0].pid, signal.SIGKILL)
+
+    report = sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=Hook(3, kill))
+    assert attempts(store) == EVERY
+    assert report.outcomes == {Outcome.MEASURED: EVERY.total()}
+    assert [engine.restarts for engine in devices] == [1, 0]
+
+
+def test_a_report_says_where_the_time_of_its_workers_went(store, devices):
+    report = sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS)
+    spent = report.time
+    assert report.n_workers == 2
+    assert spent.measuring_s >= 0.2 * len(PROBLEMS)  # what operands take here
+    parts = (spent.measuring_s, spent.preparing_s, spent.store_s, spent.host_s, spent.waiting_s)
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(2 * report.elapsed_s)
+    assert 0.2 <= spent.longest_s <= report.elapsed_s
+
+
 def test_devices_of_two_kinds_are_not_mixed(store, tmp_path, recording):
     other = write(tmp_path / "other.parquet", recorded(replace(CPU, name="Another")))
     with (
