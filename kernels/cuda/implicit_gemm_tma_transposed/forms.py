@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import packing
@@ -31,7 +31,7 @@ def packs_weight(problems: Problems) -> Any:
 
 def packed(problems: P) -> P:
     """The layers as they are multiplied where x is packed: channels innermost, in whole runs of 16 bytes."""
-    return cast(P, replace(problems, c=packing.packed_channels(problems), layout=Layout.NHWC))
+    return replace(problems, c=packing.packed_channels(problems), layout=Layout.NHWC)
 
 
 def why_not(problem: ConvProblem) -> str | None:

@@ -50,13 +50,14 @@
 static_assert(OWN_F % 64 == 0 && OWN_P % LINE == 0 && LINE % 32 == 0, "whole products and chunks");
 static_assert(FORM != PLANAR || OWN_P % BOX == 0, "whole boxes");
 
-#include "clusters.cuh"
-#include "accelerator.cuh"
 #define INSTRUCTION_N OWN_P
 #define SWIZZLE_BYTES ROW_BYTES
 #if FORM == PLANAR
 #define COLUMNS_ARE_INNERMOST
 #endif
+
+#include "clusters.cuh"
+#include "accelerator.cuh"
 #include "wgmma.cuh"
 #include "pairs.cuh"
 #include "division.cuh"

@@ -139,9 +139,8 @@ def expected_cycles(tile: Tile, cluster: Any, problems: Problems, pixels: Any, p
     of_row = row_bytes / costs.loaded_bytes
     of_pixel = np.where(is_dense(problems), of_row, costs.pixel)
     loaded = tile.bp * of_pixel + np.minimum(tile.bf, ceil_div(problems.k, 8) * 8) * of_row
-    multiplied = (
-        tile.bf * tile.bp * row_bytes / BYTES_OF_CYCLE * np.maximum(1, (64 + tile.columns) / (2 * tile.columns))
-    )
+    read = np.maximum(1, (64 + tile.columns) / (2 * tile.columns))  # longer than multiplied, from shared memory
+    multiplied = tile.bf * tile.bp * row_bytes / BYTES_OF_CYCLE * read
     plane = problems.p * problems.q
     by_unit = np.where(plane % 8 == 0, 1.0, np.where(plane % 4 == 0, *costs.unit))
     stored = tile.chunks / (4 * tile.groups * cluster) * costs.chunk * by_unit
