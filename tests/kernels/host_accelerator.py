@@ -1,4 +1,4 @@
-"""Kernels that the tensor memory accelerator feeds, on a CPU: their instructions become calls of `host_accelerator.h`."""
+"""Kernels that the tensor memory accelerator feeds, on a CPU: instructions become calls of `host_accelerator.h`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _INSTRUCTIONS: Final = {
 }
 """What each instruction is called there, the longer names first; others do nothing."""
 _DYNAMIC: Final = "extern __shared__ __align__(1024) unsigned char shared[];"
-_ON_HOST: Final = "extern __shared__ __align__(16) float dynamic_shared[]; unsigned char* const shared = (unsigned char*)dynamic_shared;"
+_ON_HOST: Final = """extern __shared__ __align__(16) float dynamic_shared[];
+unsigned char* const shared = (unsigned char*)dynamic_shared;"""
 _OPERAND: Final = re.compile(r'"[=+&]*\w"\s*\(')
 
 

@@ -1,7 +1,7 @@
 """Every tile of the implicit GEMM of planar tensors that the accelerator feeds, on a CPU, which does what that would.
 
-Boxes are read and swizzled as the accelerator does, operands are read through their descriptors, and no cluster has more
-than one block; no GPU is needed.
+Boxes are read and swizzled as the accelerator does, operands are read through their descriptors, and no cluster has
+more than one block; no GPU is needed.
 """
 
 from __future__ import annotations

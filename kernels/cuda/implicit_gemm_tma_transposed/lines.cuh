@@ -72,7 +72,7 @@ class Lines {
         asm volatile("cp.async.commit_group;" ::: "memory");
 #else
         const Place even = place_of(pixel_ + unit * 2, sizes_), odd = place_of(pixel_ + unit * 2 + 1, sizes_);
-#pragma unroll
+#pragma unroll 2
         for (unsigned row = first; row < 16; row += STEP) {
             const bool exists = filter_ + row < (unsigned)sizes_.K;
             const unsigned short* const from = (const unsigned short*)residual + (size_t)(filter_ + row) * sizes_.plane;
@@ -155,7 +155,7 @@ class Lines {
                                 place_of(pixel_ + unit * 2 + 1, sizes_)};
         unsigned short* const begin = (unsigned short*)y;
         const size_t start = place_of(pixel_, sizes_).at;
-#pragma unroll 4
+#pragma unroll 2
         for (unsigned row = first; row < 16; row += STEP) {
             if (filter_ + row >= (unsigned)sizes_.K) continue;
             const size_t of_filter = (size_t)(filter_ + row) * sizes_.plane;
