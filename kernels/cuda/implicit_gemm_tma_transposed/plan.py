@@ -44,7 +44,7 @@ IM2COL, DENSE, PLANAR = range(3)
 UNITS: Final = (8, 4, 1)
 """Pixels that are stored at a time."""
 _LEAST_SLOTS: Final = 2
-"""Stages in shared memory at a time, at least, unless there are fewer."""
+"""Stages in shared memory at a time, at least, unless there are fewer: one is released when the next is multiplied."""
 _ALONE: Final[Choice[Tile]] = choice_of(TILES, 1)
 _SHARED: Final[Choice[Tile]] = choice_of(SHARED_TILES, LARGEST_CLUSTER)
 
@@ -185,8 +185,10 @@ def offers(problems: Shapes, device: Device, images: Any = None) -> tuple[Offer[
     for choice in (_ALONE, _SHARED):
         tile, cluster = choice.tile, choice.cluster
         of = arranged(tile, cluster, multiplied, pixels, processors)
+        # A residual takes room too: what is possible does not depend on it.
+        least = arranged(tile, cluster, multiplied, pixels, processors, has_residual=True)
         stages = stages_of(multiplied)
-        is_possible = (of.slots >= np.minimum(_LEAST_SLOTS, ceil_div(stages, cluster))) & np.greater(images, 0)
+        is_possible = (least.slots >= np.minimum(_LEAST_SLOTS, ceil_div(stages, cluster))) & np.greater(images, 0)
         is_possible &= ~planar | (tile.columns % BOX_PIXELS == 0)
         is_shared = (cluster > 1) & (cluster <= stages) & (row_bytes_of(multiplied) == SPLIT_ROW_BYTES)
         is_possible &= is_shared if choice is _SHARED else True
