@@ -302,6 +302,15 @@ def prepare_start(
     return lambda *addresses: kernel(grid[:2], (threads,), (*addresses, *arguments), shared_mem=shared_bytes)
 
 
+def _load_cubin(source: str, name: str, options: tuple[str, ...], _arch: str | None) -> HostModule | HostProducts:
+    from tests.kernels import host_accelerator
+
+    if name == "winograd_gemm":
+        return HostProducts(options)
+    is_fed = name == "implicit_gemm_tma_transposed"
+    return HostModule(host_accelerator.translated(source) if is_fed else source, options)
+
+
 def install() -> None:
     """Take the names ``cupy`` and ``cupy.cuda`` in this process, before any launcher is imported."""
     cupy, cuda, cufft = ModuleType("cupy"), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.cufft")
@@ -319,12 +328,13 @@ def install() -> None:
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.cufft": cufft})
     from conv_advisor.kernels.cuda import compile as compiling
     from conv_advisor.kernels.cuda import cubin
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding
     from conv_advisor.kernels.cuda.parts import blas, launching
+    from tests.kernels import host_accelerator
 
     launching.prepare_start = prepare_start
-    cubin.load_cubin = lambda source, name, options, _arch: (
-        HostProducts(options) if name == "winograd_gemm" else HostModule(source, options)
-    )
+    cubin.load_cubin = _load_cubin
+    encoding._driver = cache(host_accelerator.HostDriver)
     blas._library = HostBlas
     compiling._include_path = list
 

@@ -43,7 +43,7 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
         (
             begin * problem.c * problem.h * problem.w * itemsize,
             begin * problem.k * problem.p * problem.q * itemsize,
-            _packing(problem, count, has_weight=begin == 0),
+            start_packing(problem, count, has_weight=begin == 0),
             # Only the kernel that writes nchw waits for the packing by itself.
             _multiplication(problem, count, cut, is_behind_packing=problem.layout is Layout.NCHW),
         )
@@ -61,7 +61,8 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
     return Launch(run, workspace.nbytes, scratch=(workspace,), by_address=True)
 
 
-def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
+def start_packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
+    """The packing of ``images`` images, and of weight: it takes x, weight, and where they are packed to."""
     kernel = load_kernel(packing.PACK_SOURCE, "nhwc_pack", problem.dtype, **packing.pack_defines(problem))
     plane, taps = problem.h * problem.w, problem.r * problem.s
     pixels, filter_taps = images * plane, problem.k * taps

@@ -59,7 +59,7 @@ def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Ti
         (plans.blocks_of(cut, problem, device), 1, 1),
         THREADS,
         tile.shared_bytes,
-        (*_sizes(problem), *plans.tiles_of(tile, problem)),
+        (*sizes_of_layer(problem), *plans.tiles_of(tile, problem)),
         cluster=cut.cluster,
         overlaps=overlaps(plans.SOURCE),
         is_structure=True,
@@ -74,7 +74,7 @@ def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Ti
         *([of_outputs] * (1 + problem.epilogue.residual)),
     )
 
-    maps_at = _kept_maps(described)
+    maps_at = kept_maps(described)
 
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         of_ends = addresses(problem.epilogue, ends)
@@ -93,7 +93,7 @@ def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: Small
         tile.threads,
         int(arrangement.shared_bytes),
         (
-            *_sizes(problem),
+            *sizes_of_layer(problem),
             across,
             arrangement.filters,
             stages_of(problem),
@@ -111,7 +111,7 @@ def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Sp
     arrangement = split.arranged(cut.tile, cut.cluster, problem, device.processors or 1)
     chunks = ceil_div(problem.c * problem.dtype.itemsize_bytes, row_bytes_of(problem))
     sizes = (
-        *_sizes(problem),
+        *sizes_of_layer(problem),
         arrangement.pixels,
         arrangement.filters,
         *divmod(stages_of(problem), cut.cluster),
@@ -124,7 +124,7 @@ def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Sp
 def _launch_straight(kernel: Any, problem: ConvProblem, cut: Cut[StraightTile]) -> Launch:
     arrangement = straight.arranged(cut.tile, cut.cluster, problem)
     of_block = (*divmod(int(arrangement.steps), cut.cluster), straight.pieces_of(problem))
-    sizes = (*_sizes(problem), problem.h, problem.w, arrangement.pixels, arrangement.filters, *of_block)
+    sizes = (*sizes_of_layer(problem), problem.h, problem.w, arrangement.pixels, arrangement.filters, *of_block)
     pieces = problem.c // straight.PIECE
     start = _start_sharing(kernel, straight.SOURCE, cut, arrangement, (*sizes, *_shares(problem, arrangement, pieces)))
     return launch_of(start, problem.epilogue)
@@ -160,7 +160,7 @@ def _shares(problem: ConvProblem, tiling: split.Tiling, units_of_tap: int) -> tu
 def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: int) -> Launch:
     """The launch of a kernel whose threads store y; x and weight are loaded by maps, a tile's pixels and filters."""
     of_weight = maps.weight_map(problem, filters)
-    maps_at = _kept_maps(((maps.x_map(problem, pixels), problem.dtype), (of_weight, problem.dtype)))
+    maps_at = kept_maps(((maps.x_map(problem, pixels), problem.dtype), (of_weight, problem.dtype)))
 
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         start(*maps_at(x.data.ptr, weight.data.ptr), y.data.ptr, *addresses(problem.epilogue, ends))
@@ -168,7 +168,7 @@ def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: in
     return Launch(run, by_address=True)
 
 
-def _sizes(problem: ConvProblem) -> tuple[int, ...]:
+def sizes_of_layer(problem: ConvProblem) -> tuple[int, ...]:
     """The first fields of `Sizes` in every source here."""
     return (
         *(problem.c, problem.k, problem.r, problem.s),
@@ -177,7 +177,7 @@ def _sizes(problem: ConvProblem) -> tuple[int, ...]:
     )
 
 
-def _kept_maps(described: tuple[tuple[maps.Map, DType], ...]) -> Callable[..., tuple[Any, ...]]:
+def kept_maps(described: tuple[tuple[maps.Map, DType], ...]) -> Callable[..., tuple[Any, ...]]:
     """A function that encodes the maps for given addresses, cached since operands do not move while a network runs."""
 
     @lru_cache(_KEPT)

@@ -55,6 +55,11 @@ def why_not(problem: ConvProblem) -> str | None:
     problem, unit = by_patches(problem), ROW_UNIT_BYTES // problem.dtype.itemsize_bytes
     if problem.c % unit or problem.k % unit:
         return f"c and k are {problem.c} and {problem.k}, not multiples of {unit}"
+    return why_no_windows(problem)
+
+
+def why_no_windows(problem: ConvProblem) -> str | None:
+    """Why no map reads the windows of x with channels innermost, whatever the channels; None where one does."""
     if shapes.is_dense(problem):
         return None
     offset = max((problem.r - 1) * problem.dilation_h, (problem.s - 1) * problem.dilation_w)

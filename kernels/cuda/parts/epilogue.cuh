@@ -159,7 +159,18 @@ class Epilogue {
         (void)filter;
         return pair;
     }
-    // The same as `apply_with` for two neighbouring filters, and pairs that the kernel has read of residual and bias.
+    // One element of the bias of a two-byte type as two neighbours, asked for here like those of `bias_ahead`.
+    __device__ __forceinline__ unsigned bias_twice_ahead(int filter) const {
+        unsigned short one = 0;
+#if BIAS && defined(__CUDA_ARCH__)
+        asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(one) : "l"(bias_ + filter));
+#elif BIAS
+        memcpy(&one, bias_ + filter, 2);
+#endif
+        (void)filter;
+        return one | (unsigned)one << 16;
+    }
+    // The same as `apply_with` for two neighbours, and pairs that the kernel has read of residual and bias.
     __device__ __forceinline__ void apply_given(float (&sums)[2], unsigned residual, unsigned bias) const {
         const Storage *const added = (const Storage*)&residual, *const biased = (const Storage*)&bias;
 #pragma unroll

@@ -4,7 +4,7 @@
 //   types        the storage type's: two-byte operands, or float32 of which the instruction reads the tf32; float16 with
 //                OPERANDS_ARE_HALVES
 //   operands     rows with gemm_k innermost, 32 bytes of them: b in shared memory, told by a descriptor; a too, or in registers, in
-//                the fragments of mma.sync
+//                the fragments of mma.sync; with COLUMNS_ARE_INNERMOST b has its columns innermost, gemm_k rows
 //   sums         float32, in 16 x 8 fragments as mma.sync lays them out, 16 rows a warp; what is not added to them replaces them
 
 #ifndef SWIZZLE_BYTES
@@ -19,6 +19,11 @@
 #else
 #define TYPES "k16.f32.bf16.bf16 "
 #define AS_IT_LIES ", 0"
+#endif
+#ifdef COLUMNS_ARE_INNERMOST
+#define B_AS_IT_LIES ", 1"
+#else
+#define B_AS_IT_LIES AS_IT_LIES
 #endif
 #define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define EIGHT(d, j) FOUR(d, j), FOUR(d, j + 1)
@@ -88,7 +93,7 @@
 #define OF_SHARED(n, a, b, adds, ...)                                                                       \
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                  \
                  "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##n "}, %" #a ", %" #b              \
-                 ", adds, 1, 1" AS_IT_LIES AS_IT_LIES ";\n}"                                                \
+                 ", adds, 1, 1" AS_IT_LIES B_AS_IT_LIES ";\n}"                                              \
                  : SUMS_##n(d)                                                                              \
                  : "l"(from_a), "l"(from_b), "r"((int)is_added))
 #define OF_REGISTERS(n, a0, a1, a2, a3, b, adds)                                                            \
