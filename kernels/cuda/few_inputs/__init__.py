@@ -49,9 +49,9 @@ def _fits_shared_memory(problem: ConvProblem, _device: Device) -> str | None:
 
 
 def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.few_inputs import float32, halves, launch, narrow
+    from conv_advisor.kernels.cuda.few_inputs import float32, halves, launch, narrow, taps
 
-    sources = (halves.FORM.source, narrow.FORM.source, float32.MMA.source, float32.WGMMA.source)
+    sources = (halves.FORM.source, taps.FORM.source, narrow.FORM.source, float32.MMA.source, float32.WGMMA.source)
     return Kernel(sources=sources, prepare={"cuda.few_inputs": launch.prepare})
 
 

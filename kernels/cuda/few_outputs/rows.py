@@ -32,7 +32,7 @@ _PRODUCTS_OF_CYCLE: Final = 800
 _SHARED_BYTES_OF_CYCLE: Final = 100
 _COPY_CYCLES: Final = 0.3
 """Time that a copy to shared memory takes of a multiprocessor."""
-_ELEMENT_CYCLES: Final = 1.5
+_ELEMENT_CYCLES: Final = 0.7
 """The same of a chunk whose elements are read one by one."""
 _MOVED_BYTES_OF_CYCLE: Final = 17
 """A multiprocessor's share of the memory bandwidth."""
