@@ -103,16 +103,10 @@ def test_what_is_infinite_spoils_the_windows_that_it_lies_in_alone(pool: Process
     assert spoilt == list(range(20 - s + 1, 21))
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 4])
-@pytest.mark.parametrize("c", [1, 2, 3, 4])
-def test_neighbouring_windows_begin_in_different_banks(c: int, stride: int) -> None:
+@pytest.mark.parametrize(("c", "stride"), [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (3, 4), (4, 2)])
+def test_eight_neighbouring_windows_begin_in_different_banks(c: int, stride: int) -> None:
     problem = ConvProblem(1, c, 99, 99, 16, 5, 5, stride, stride, dtype=DType.FLOAT16, layout=Layout.NHWC)
-    step = stride * (4 if c == 3 else c)
     for cut in cuts_of(problem):
-        stage = taps.Stage.of(cut, problem)
-        shift = 8 // stage.copies
-        places = [q * step % 8 // shift * stage.copy_bytes + q * step // 8 * 16 for q in range(8)]
-        assert all(q * step % 8 % shift == 0 for q in range(8))
-        most = max(1, step // 8) if step % 16 == 0 else 1
-        banks = [place // 16 % 8 for place in places]
-        assert max(banks.count(bank) for bank in banks) <= max(most, 2 if step % 3 == 0 or step > 8 else 1)
+        places = [taps.bytes_of_window(q, cut, problem) for q in range(8)]
+        assert all(place % 16 == 0 for place in places)
+        assert len({place % taps.LANES_BYTES for place in places}) == 8

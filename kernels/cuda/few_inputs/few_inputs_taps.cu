@@ -8,7 +8,8 @@
 //   raw rows     of x are copied as they lie, 16 bytes at a time from the last multiple of 16 bytes on, while the tile before is
 //                multiplied, and then spread over slots with zeros for what is beside the image
 //   slots        windows begin every stride_w SLOT elements, ldmatrix reads from multiples of 16 bytes: rows are stored up to eight
-//                times, each copy shifted by the greatest distance that divides both
+//                times, each copy shifted by the greatest distance that divides both. Where windows are two chunks apart, those of
+//                every other 128 bytes are swapped in pairs, so that eight windows' chunks lie in different banks
 //   weight       in core matrices of 8 filters x 16 bytes, 128 bytes apart along gemm_k, 256 along filters
 //   versions     -DCHANNELS, and the tile: MT tiles of 16 pixels and NT of 8 filters of each of WARPS warps
 //   grid, block  persistent blocks keep their filters' weight in shared memory and take tiles in turn; 32 WARPS threads,
@@ -108,7 +109,7 @@ __device__ __forceinline__ void ask(unsigned char* raw, const Part& part, const 
 
 // Spreads raw rows over slots: a thread makes a chunk of every copy.
 __device__ __forceinline__ void spread(unsigned char* slots, const unsigned char* raw, const Part& part, int rows, int row_bytes,
-                                       int raw_bytes, int copies, int copy_bytes, int shift, int H, int W) {
+                                       int raw_bytes, int copies, int copy_bytes, int shift, int swapped, int H, int W) {
     const int chunks = row_bytes / 16;
 #pragma unroll 1
     for (int i = threadIdx.x; i < rows * chunks; i += THREADS) {
@@ -126,7 +127,7 @@ __device__ __forceinline__ void spread(unsigned char* slots, const unsigned char
                 if (is_row && pixel >= part.first && pixel < part.end && c < CHANNELS)
                     words[e / 2] |= (unsigned)from[pixel * CHANNELS + c] << 16 * (e % 2);
             }
-            *(uint4*)(slots + copy * copy_bytes + i * 16) = {words[0], words[1], words[2], words[3]};
+            *(uint4*)(slots + swap_chunks(copy * copy_bytes + i * 16, swapped)) = {words[0], words[1], words[2], words[3]};
         }
     }
 }
@@ -134,7 +135,7 @@ __device__ __forceinline__ void spread(unsigned char* slots, const unsigned char
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     few_inputs_taps(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE, SHAPE,
                     int tile_p, int tile_q_bits, int tiles_p, int tiles_q, int tiles_f, int rows, int pixels, int row_bytes,
-                    int raw_bytes, int copies, int copy_bytes, int steps) {
+                    int raw_bytes, int copies, int copy_bytes, int swapped, int steps) {
     extern __shared__ __align__(16) float memory[];
     const int of_row = (S * SLOT + CHUNK - 1) / CHUNK, tail = S * SLOT % CHUNK, shift = CHUNK / copies;
     unsigned char *const weights = (unsigned char*)memory, *const slots = weights + FILTERS * 32 * steps;
@@ -149,13 +150,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         return Part(x, image, (line - image * tiles_p) * tile_p * stride_h - pad_h, (tile - line * tiles_q) * tile_q * stride_w - pad_w,
                     pixels, H, W);
     };
-    // Where the lane's pixel of each tile of the warp begins its window, and the lane its chunk of a step.
-    Address window[MT];
+    // Where the lane's pixel of each tile of the warp begins its window, behind the first slot.
+    int window[MT];
 #pragma unroll
     for (int i = 0; i < MT; ++i) {
         const int pixel = (warp * MT + i) * 16 + lane % 16, p = pixel >> tile_q_bits;
         const int element = (pixel & tile_q - 1) * stride_w * SLOT;
-        window[i] = shared_address(slots) + element % CHUNK / shift * copy_bytes + p * stride_h * row_bytes + element / CHUNK * 16;
+        window[i] = element % CHUNK / shift * copy_bytes + p * stride_h * row_bytes + element / CHUNK * 16;
     }
     const int kept = tail - lane % 4 * 2;  // of the lane's two elements of a row's last chunk
     const unsigned of_tail = kept >= 2 ? 0xffffffffu : kept == 1 ? 0xffffu : 0;
@@ -169,12 +170,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (; tile < tiles; tile += blocks) {
         wait_for_all_copies_but<0>();
         __syncthreads();
-        spread(slots, raw, part_of(tile), rows, row_bytes, raw_bytes, copies, copy_bytes, shift, H, W);
+        spread(slots, raw, part_of(tile), rows, row_bytes, raw_bytes, copies, copy_bytes, shift, swapped, H, W);
         __syncthreads();
         if (tile + blocks < tiles) ask(raw, part_of(tile + blocks), x_end, rows, raw_bytes, H, W);
 
         float sum[MT][NT][4] = {};
-        multiply_window(sum, window, weights, offsets, steps, of_tail);
+        multiply_window(sum, Slots{shared_address(slots), swapped, of_tail}, window, weights, offsets, steps);
 
         const Epilogue epilogue = EPILOGUE_OF(y);
         const int line = tile / tiles_q, image = line / tiles_p;

@@ -29,11 +29,11 @@ _COPY_CYCLES: Final = 0.2
 """The same of a copy to shared memory."""
 _MOVED_BYTES_OF_CYCLE: Final = 17
 """A multiprocessor's share of the memory bandwidth."""
-_TURN_CYCLES: Final = 1800
+_TURN_CYCLES: Final = 2200
 """Time from a tile's first slot to its last store, without its products."""
 _STEP_CYCLES: Final = 60
 """Time that a warp waits at a step."""
-_START_CYCLES: Final = 4000
+_START_CYCLES: Final = 4800
 _PACK_CYCLES: Final = 200
 """Time that a thread takes to pack a chunk of the weight."""
 
@@ -72,7 +72,7 @@ class Stage:
         row_bytes = 16 * ((cut.tile_q - 1) * _step(problem) // CHUNK + chunks_of_row(problem))
         raw_bytes = 16 * ceil_div(2 * pixels * problem.c + 14, 16)
         copies = CHUNK // gcd(CHUNK, _step(problem))
-        copy_bytes = rows * row_bytes
+        copy_bytes = 32 * ceil_div(rows * row_bytes, 32)  # whole pairs, which may be swapped
         if copies > 1:  # neighbouring pixels, which different copies have, then lie in different banks
             copy_bytes = LANES_BYTES * ceil_div(copy_bytes, LANES_BYTES) + LANES_BYTES // copies
         return cls(rows, pixels, row_bytes, raw_bytes, copies, copy_bytes)
@@ -91,6 +91,18 @@ def _slot(problem: ConvProblem) -> int:
 def _step(problem: ConvProblem) -> int:
     """Elements from one window to the next."""
     return problem.stride_w * _slot(problem)
+
+
+def _swapped(problem: ConvProblem) -> int:
+    """16 where chunks of every other 128 bytes are swapped in pairs, else 0: where windows are two chunks apart."""
+    return 16 if _step(problem) == 2 * CHUNK else 0
+
+
+def bytes_of_window(q: int, cut: Cut, problem: ConvProblem) -> int:
+    """Where the q-th window of a row of a tile begins, behind the first slot."""
+    element, stage = q * _step(problem), Stage.of(cut, problem)
+    offset = element % CHUNK * stage.copies // CHUNK * stage.copy_bytes + 16 * (element // CHUNK)
+    return int(offset ^ (offset >> 3 & _swapped(problem)))
 
 
 def chunks_of_row(problem: ConvProblem) -> int:
@@ -113,9 +125,7 @@ def cycles(cut: Cut, problem: ConvProblem, turns: int, resident: int) -> float:
     """As `Form.cycles`: a tile takes its own waits, or its share of a multiprocessor that all resident blocks use."""
     tile, stage, steps = cut.tile, Stage.of(cut, problem), steps_of(problem)
     multiplied = 16 * tile.pixels * tile.filters / _PRODUCTS_OF_CYCLE
-    # Windows that begin a multiple of 32 bytes apart share banks.
-    turns_of_read = max(1, min(8, gcd(_step(problem), 8 * CHUNK) // CHUNK))
-    read = (32 * tile.pixels * turns_of_read + 32 * tile.filters * tile.warps * tile.mt / 4) / _SHARED_BYTES_OF_CYCLE
+    read = (32 * tile.pixels + 32 * tile.filters * tile.warps * tile.mt / 4) / _SHARED_BYTES_OF_CYCLE
     spread = stage.rows * stage.row_bytes // 16 * stage.copies * _SPREAD_CYCLES
     copied = stage.rows * stage.raw_bytes // 16 * _COPY_CYCLES
     y_bytes = 2 * tile.pixels * min(tile.filters, problem.k)
@@ -131,7 +141,7 @@ def sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
     stage = Stage.of(cut, problem)
     return (
         *(cut.tile_p, cut.tile_q.bit_length() - 1, *cut.tiles_of(problem), stage.rows, stage.pixels),
-        *(stage.row_bytes, stage.raw_bytes, stage.copies, stage.copy_bytes, steps_of(problem)),
+        *(stage.row_bytes, stage.raw_bytes, stage.copies, stage.copy_bytes, _swapped(problem), steps_of(problem)),
     )
 
 

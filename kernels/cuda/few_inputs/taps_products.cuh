@@ -37,21 +37,33 @@ inline void multiply_add(float (&sum)[NT][4], const unsigned (&a)[4], Weight wei
 }
 #endif
 
-// The fragments of a step; `at` says where its two chunks lie.
-__device__ __forceinline__ void load_step(unsigned (&a)[MT][4], const Address (&window)[MT], int2 at, unsigned of_tail) {
-    const int offset = (threadIdx.x % 32 < 16 ? at.x : at.y) & ~15;
+// Where the chunk lies that is `offset` bytes behind the first slot: `swapped` is 16 where every other 128 bytes' are, else 0.
+__device__ __forceinline__ int swap_chunks(int offset, int swapped) { return offset ^ (offset >> 3 & swapped); }
+
+// The slots, and which of a row's last elements the lane keeps.
+struct Slots {
+    Address first;
+    int swapped;
+    unsigned of_tail;
+
+    // The fragments of a step; `at` says where its two chunks lie.
+    __device__ __forceinline__ void load(unsigned (&a)[MT][4], const int (&window)[MT], int2 at) const {
+        const int offset = (threadIdx.x % 32 < 16 ? at.x : at.y) & ~15;
 #pragma unroll
-    for (int i = 0; i < MT; ++i) load_matrices(a[i], window[i] + offset);
-    if ((at.x | at.y) & (IS_LAST | IS_BEHIND)) {  // what is no part of the window may be infinite, and 0 times it not 0
-        const unsigned first = at.x & IS_BEHIND ? 0 : at.x & IS_LAST ? of_tail : 0xffffffffu;
-        const unsigned second = at.y & IS_BEHIND ? 0 : at.y & IS_LAST ? of_tail : 0xffffffffu;
+        for (int i = 0; i < MT; ++i) load_matrices(a[i], first + swap_chunks(window[i] + offset, swapped));
+        if ((at.x | at.y) & (IS_LAST | IS_BEHIND)) {  // what is no part of the window may be infinite, and 0 times it not 0
+            const unsigned low = kept(at.x), high = kept(at.y);
 #pragma unroll
-        for (int i = 0; i < MT; ++i) {
-            a[i][0] &= first, a[i][1] &= first;
-            a[i][2] &= second, a[i][3] &= second;
+            for (int i = 0; i < MT; ++i) {
+                a[i][0] &= low, a[i][1] &= low;
+                a[i][2] &= high, a[i][3] &= high;
+            }
         }
     }
-}
+    __device__ __forceinline__ unsigned kept(int chunk) const {
+        return chunk & IS_BEHIND ? 0 : chunk & IS_LAST ? of_tail : 0xffffffffu;
+    }
+};
 
 __device__ __forceinline__ void multiply_step(float (&sum)[MT][NT][4], const unsigned (&a)[MT][4], Weight weight) {
     begin_products();
@@ -62,20 +74,20 @@ __device__ __forceinline__ void multiply_step(float (&sum)[MT][NT][4], const uns
 }
 
 // An even number of steps.
-__device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const Address (&window)[MT], const unsigned char* weights,
-                                                const int* offsets, int steps, unsigned of_tail) {
+__device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const Slots& slots, const int (&window)[MT],
+                                                const unsigned char* weights, const int* offsets, int steps) {
     const int2* const at = (const int2*)offsets;
     Weight weight = weight_at(weights);
     unsigned even[MT][4], odd[MT][4];
-    load_step(even, window, at[0], of_tail);
+    slots.load(even, window, at[0]);
     int2 next = at[1];
 #pragma unroll 1
     for (int step = 0; step < steps; step += 2, weight += 2 * WEIGHT_STEP) {
         multiply_step(sum, even, weight);
-        load_step(odd, window, next, of_tail);
+        slots.load(odd, window, next);
         next = at[step + 2];
         multiply_step(sum, odd, weight + WEIGHT_STEP);
-        load_step(even, window, next, of_tail);  // behind the last step there is one of which nothing is kept
+        slots.load(even, window, next);  // behind the last step there is one of which nothing is kept
         next = at[step + 3];
     }
     wait_for_all_products_but<0>(sum);
