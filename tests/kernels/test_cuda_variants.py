@@ -127,6 +127,10 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
                 ("14-1-3-4-8", {"stride_w": 2}, "stride is 1x2"),
                 ("14-1-3-4-8", {"dilation_h": 2}, "dilation is 2x1"),
                 ("14-1-3-4-7", {}, "c is 7, below 8"),
+                ("14-1-3-4-7", {"dtype": "float16"}, "applies"),
+                ("14-1-16-2-1", {"dtype": "float16"}, "applies"),
+                ("14-1-17-1-1", {"dtype": "float16"}, "filter is 17x17, above 16"),
+                ("14-1-11-4-1", {"dtype": "bfloat16"}, "4 filters have 44 taps in a row, above 40"),
                 ("14-1-11-3-9", {}, "applies"),
             )
         ],
