@@ -49,7 +49,9 @@ def test_so_has_whatever_it_takes_of_more_channels(r: int, s: int, c: int) -> No
         assert narrow.shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
 
 
-@pytest.mark.parametrize("cut", [*halves.FORM.cuts, *taps.FORM.cuts, *narrow.FORM.cuts, *float32.MMA.cuts, *float32.WGMMA.cuts], ids=str)
+@pytest.mark.parametrize(
+    "cut", [*halves.FORM.cuts, *taps.FORM.cuts, *narrow.FORM.cuts, *float32.MMA.cuts, *float32.WGMMA.cuts], ids=str
+)
 def test_tiles_are_whole_and_cover_y(cut: Cut) -> None:
     tiles_p, tiles_q, tiles_f = cut.tiles_of(STEM)
     assert cut.tile_p * cut.tile_q == cut.tile.pixels
@@ -121,8 +123,8 @@ def test_no_two_forms_of_a_problem_share_a_cut() -> None:
 
 
 def test_what_four_warps_stage_of_the_stem_by_hand() -> None:
-    # 16 rows of 16 pixels see 2 * 15 + 7 rows of as many pixels: windows begin every 16 bytes, the last has four chunks
-    # behind fifteen. 28 chunks of a window are 14 steps; 37 * 3 elements and what may lie before them are 15 times 16 bytes.
+    # 16 rows of 16 pixels see 2 * 15 + 7 rows of as many pixels: windows begin every 16 bytes, the last has four
+    # chunks behind fifteen. 28 chunks are 14 steps; 37 * 3 elements and what may lie before them are 15 times 16 bytes.
     cut = Cut(Tile(2, 8, warps=8, blocks=2, is_joint=True), 16)
     assert taps.Stage.of(cut, STEM) == taps.Stage(37, 37, 16 * 19, 16 * 15, 1, 37 * 16 * 19 + 16)
     assert taps.shared_bytes(cut, STEM) == 64 * 32 * 14 + 37 * 16 * 19 + 16 + 37 * 240 + 4 * 32

@@ -1,4 +1,4 @@
-"""Cuts of the form of few input channels that four warps multiply together, on a CPU: products by loops, the rest as it is."""
+"""Cuts of the form of few input channels whose weight `wgmma` reads, on a CPU: products by loops, the rest as it is."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def test_what_is_infinite_spoils_the_windows_that_it_lies_in_alone(pool: Process
     assert spoilt == list(range(20 - s + 1, 21))
 
 
-@pytest.mark.parametrize(("c", "stride"), [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (3, 4), (4, 2)])
+@pytest.mark.parametrize(
+    ("c", "stride"), [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (3, 4), (4, 2)]
+)
 def test_eight_neighbouring_windows_begin_in_different_banks(c: int, stride: int) -> None:
     problem = ConvProblem(1, c, 99, 99, 16, 5, 5, stride, stride, dtype=DType.FLOAT16, layout=Layout.NHWC)
     for cut in cuts_of(problem):

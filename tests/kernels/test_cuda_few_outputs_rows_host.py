@@ -1,4 +1,4 @@
-"""Cuts of the form of few filters that multiplies a row of taps at a time, on a CPU: products by loops, the rest as it is."""
+"""Cuts of the form of few filters that multiplies rows of taps, on a CPU: products by loops, the rest as it is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LAYERS: Final = (
     "9x21-2-3x2-1-4-stride1x1-pad1x1-dilation1x1-groups1",
     "9x21-2-4x11-3-6-stride1x1-pad1x5-dilation1x1-groups1",
 )
-"""Every width of a copy, one chunk of channels and several pieces, odd and even rows of a filter, tiles that end behind y."""
+"""Every width of a copy, one chunk of channels and several pieces, odd and even filters, tiles that end behind y."""
 CUTS_OF_LAYER: Final = 4
 
 

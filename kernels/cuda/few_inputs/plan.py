@@ -51,9 +51,7 @@ def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
 
 def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut, ...]:
     """Every cut whose block fits."""
-    return tuple(
-        cut for form in forms_of(problem, device) for cut in form.cuts if residents(cut, problem, device)
-    )
+    return tuple(cut for form in forms_of(problem, device) for cut in form.cuts if residents(cut, problem, device))
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:

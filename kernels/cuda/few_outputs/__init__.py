@@ -18,7 +18,7 @@ MOST_TAPS: Final = 11
 MOST_ROW: Final = 40
 """Taps in one row of all filters together, which are multiplied at a time."""
 MOST_LONE_TAPS: Final = 16
-"""Rows and columns of a filter of fewer than `LEAST_CHANNELS`, whose rows leave room in shared memory for more of them."""
+"""Rows and columns of a filter of fewer than `LEAST_CHANNELS`: of these, shared memory has room for more rows."""
 
 
 def takes_windows(problem: ConvProblem) -> bool:

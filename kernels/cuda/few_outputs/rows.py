@@ -1,4 +1,4 @@
-"""The form for two-byte types that multiplies a row of taps at a time: few_outputs_rows.cu's cuts, and what they take."""
+"""The form for two-byte types that multiplies a row of taps at a time (few_outputs_rows.cu)."""
 
 from __future__ import annotations
 
@@ -157,9 +157,7 @@ def residents(cut: RowCut, problem: ConvProblem, device: Device) -> int:
     sums = 4 * cut.mt * eights_of(problem)
     room = 1024 if sums <= 16 else 512 if sums <= 64 else 256
     return int(
-        min(
-            max(1, room // cut.threads), shared_memory_of(device) // (cut.shared_bytes(problem) + RESERVED_BYTES)
-        )
+        min(max(1, room // cut.threads), shared_memory_of(device) // (cut.shared_bytes(problem) + RESERVED_BYTES))
     )
 
 
