@@ -47,6 +47,10 @@ NARROW_LAYERS = (
     "31x28-2-7x4-16-6-stride2x1-pad1x3-dilation1x1-groups1",
     "33x70-2-3x3-64-64-stride1x1-pad1x1-dilation1x1-groups1",
     "5x6-300-1x1-8-48-stride1x1-pad0x0-dilation1x1-groups1",
+    "71x63-2-7x7-9-21-stride1x1-pad3x3-dilation1x1-groups1",
+    "57x49-2-5x5-14-15-stride1x1-pad2x2-dilation1x1-groups1",
+    "45x60-2-3x3-19-26-stride2x2-pad1x1-dilation1x1-groups1",
+    "64x61-3-3x3-11-3-stride2x2-pad1x1-dilation1x1-groups1",
 )
 
 
@@ -76,7 +80,7 @@ PROBLEMS = [
     *(problem_of(layer, HALVES[place % 2]) for place, layer in enumerate(TAPS_LAYERS)),
     *(problem_of(TAPS_LAYERS[1], DType.BFLOAT16, ends) for ends in ENDS),
     replace(problem_of(TAPS_LAYERS[2]), pad_h=1, pad_h_end=4, pad_w=0, pad_w_end=3),
-    *(problem_of(NARROW_LAYERS[1], DType.FLOAT16, ends) for ends in ENDS),
+    *(problem_of(layer, DType.FLOAT16, ends) for layer in (NARROW_LAYERS[1], *NARROW_LAYERS[-3:-1]) for ends in ENDS),
 ]
 
 

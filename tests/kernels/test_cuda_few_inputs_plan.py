@@ -37,13 +37,14 @@ def test_whatever_it_takes_has_a_cut_on_every_device(size: int, stride: int, dty
         assert plans.blocks_of(cut, problem, device) % cut.tiles_of(problem)[2] == 0
 
 
-@pytest.mark.parametrize("c", [6, 12, *range(8, 65, 8)])
+@pytest.mark.parametrize("c", [5, 6, 12, 21, *range(8, 65, 8)])
 @pytest.mark.parametrize(("r", "s"), list(product((1, 2, 3, 5, 7), (1, 3, 4, 5, 7))))
 def test_so_has_whatever_it_takes_of_more_channels(r: int, s: int, c: int) -> None:
     if r * s * -(-c // 8) * 8 > MOST_NARROW_GEMM_K:
         pytest.skip("is not taken")
-    problem = ConvProblem(2, c, 64, 64, 40, r, s, 2, 2, r, s, dtype=DType.FLOAT16, layout=Layout.NHWC)
-    for device in (H200, SMALL):
+    like = ConvProblem(2, c, 64, 64, 40, r, s, 2, 2, r, s, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    for device, k in product((H200, SMALL), (40, 19, 10)):
+        problem = replace(like, k=k)
         cut = plans.plan_cut(problem, device)
         assert plans.form_of(cut, problem, device) is narrow.FORM
         assert narrow.shared_bytes(cut, problem) <= shared_memory_of(device) - 1024

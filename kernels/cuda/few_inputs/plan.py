@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.few_inputs import MOST_CHANNELS, float32, halves, narrow, taps
+from conv_advisor.kernels.cuda.few_inputs import float32, halves, is_narrow, narrow, taps
 from conv_advisor.kernels.cuda.few_inputs.form import Form
 from conv_advisor.kernels.cuda.few_inputs.menu import Cut
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
@@ -15,7 +15,7 @@ def forms_of(problem: ConvProblem, device: Device) -> tuple[Form, ...]:
     """The sources for the problem's precision and the device, and how they run."""
     if problem.dtype not in (DType.FLOAT16, DType.BFLOAT16):
         return (float32.WGMMA if device.capability == "9.0" else float32.MMA,)
-    if problem.c > MOST_CHANNELS:
+    if is_narrow(problem):
         return (narrow.FORM,)
     if problem.layout is Layout.NHWC and device.capability == taps.CAPABILITY:
         return halves.FORM, taps.FORM
