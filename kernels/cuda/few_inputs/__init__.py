@@ -24,7 +24,7 @@ MOST_NARROW_GEMM_K: Final = 1176
 
 
 def is_narrow(problem: ConvProblem) -> bool:
-    """Whether few_inputs_narrow.cu is for the problem, of any number of filters; else one of the forms for first layers."""
+    """Whether few_inputs_narrow.cu is for the problem; else one of the forms for first layers."""
     return problem.c > MOST_CHANNELS or problem.k % RUN != 0
 
 
