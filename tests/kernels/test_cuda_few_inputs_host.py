@@ -51,7 +51,7 @@ NARROW_LAYERS: Final = (
     "14x20-1-3x3-11-3-stride2x2-pad1x1-dilation1x1-groups1",
     "10x18-1-2x3-42-2-stride1x1-pad0x1-dilation1x1-groups1",
 )
-"""Odd and even runs, channels and filters, steps with and without a last chunk alone, any count of filters of a warp."""
+"""Odd and even runs, channels and filters, steps with and without a last chunk alone, any count of a warp's filters."""
 
 
 def cuts_of(place: int, problem: ConvProblem) -> list[Cut]:
