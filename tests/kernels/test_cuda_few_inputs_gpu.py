@@ -47,7 +47,21 @@ NARROW_LAYERS = (
     "31x28-2-7x4-16-6-stride2x1-pad1x3-dilation1x1-groups1",
     "33x70-2-3x3-64-64-stride1x1-pad1x1-dilation1x1-groups1",
     "5x6-300-1x1-8-48-stride1x1-pad0x0-dilation1x1-groups1",
+    "71x63-2-7x7-9-21-stride1x1-pad3x3-dilation1x1-groups1",
+    "57x49-2-5x5-14-15-stride1x1-pad2x2-dilation1x1-groups1",
+    "45x60-2-3x3-19-26-stride2x2-pad1x1-dilation1x1-groups1",
+    "64x61-3-3x3-11-3-stride2x2-pad1x1-dilation1x1-groups1",
 )
+
+
+TAPS_LAYERS = (
+    "227x227-2-11x11-96-3-stride4x4-pad0x0-dilation1x1-groups1",
+    "61x53-3-9x9-32-1-stride2x2-pad4x4-dilation1x1-groups1",
+    "47x43-2-11x11-64-1-stride4x4-pad5x2-dilation1x1-groups1",
+    "45x51-2-7x7-136-2-stride3x1-pad3x3-dilation1x1-groups1",
+    "33x39-2-5x5-16-2-stride4x4-pad2x2-dilation1x1-groups1",
+)
+"""For Hopper's form, that has as many copies of x as its windows' distance asks for; rows of odd lengths."""
 
 
 def problem_of(
@@ -63,7 +77,10 @@ PROBLEMS = [
     *(problem_of(layer, DType.BFLOAT16, layout=layout) for layout in Layout for layer in LAYERS[:2]),
     *(problem_of(layer, dtype, ends, layout) for dtype, layout in FORMS for layer in LAYERS[:2] for ends in ENDS),
     *(problem_of(layer, HALVES[place % 2]) for place, layer in enumerate(NARROW_LAYERS)),
-    *(problem_of(NARROW_LAYERS[1], DType.FLOAT16, ends) for ends in ENDS),
+    *(problem_of(layer, HALVES[place % 2]) for place, layer in enumerate(TAPS_LAYERS)),
+    *(problem_of(TAPS_LAYERS[1], DType.BFLOAT16, ends) for ends in ENDS),
+    replace(problem_of(TAPS_LAYERS[2]), pad_h=1, pad_h_end=4, pad_w=0, pad_w_end=3),
+    *(problem_of(layer, DType.FLOAT16, ends) for layer in (NARROW_LAYERS[1], *NARROW_LAYERS[-3:-1]) for ends in ENDS),
 ]
 
 
@@ -93,7 +110,7 @@ def compile_everything(device: Device) -> None:
         (form.source, problem.dtype, tuple((form.defines(cut, problem) | defines_of(problem.epilogue)).items()))
         for problem in PROBLEMS
         for like, cut in cuts_of(problem, device)
-        if (form := plans.form_of(problem, like))
+        if (form := plans.form_of(cut, problem, like))
     }
 
     def compile_one(one: tuple[Source, DType, tuple[tuple[str, int], ...]]) -> None:

@@ -45,8 +45,13 @@ NARROW_LAYERS: Final = (
     "5x6-2-2x3-8-8-stride1x1-pad2x4-dilation1x1-groups1",
     "13x18-2-3x3-24-12-stride1x1-pad1x1-dilation1x1-groups1",
     "15x12-2-5x3-8-6-stride2x2-pad2x1-dilation1x1-groups1",
+    "13x22-2-3x3-9-21-stride1x1-pad1x1-dilation1x1-groups1",
+    "11x19-2-5x5-14-15-stride1x1-pad2x2-dilation1x1-groups1",
+    "12x17-2-3x3-19-26-stride2x2-pad1x1-dilation1x1-groups1",
+    "14x20-1-3x3-11-3-stride2x2-pad1x1-dilation1x1-groups1",
+    "10x18-1-2x3-42-2-stride1x1-pad0x1-dilation1x1-groups1",
 )
-"""Odd and even runs of channels, steps with and without a last chunk alone, every count of filters of a warp."""
+"""Odd and even runs, channels and filters, steps with and without a last chunk alone, any count of a warp's filters."""
 
 
 def cuts_of(place: int, problem: ConvProblem) -> list[Cut]:

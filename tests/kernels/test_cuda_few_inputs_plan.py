@@ -9,7 +9,7 @@ import pytest
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.few_inputs import MOST_NARROW_GEMM_K, float32, halves, narrow
+from conv_advisor.kernels.cuda.few_inputs import MOST_NARROW_GEMM_K, float32, halves, narrow, taps
 from conv_advisor.kernels.cuda.few_inputs import plan as plans
 from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, NARROW_TILES, Cut, Tile
 from conv_advisor.kernels.cuda.parts.multiprocessor import shared_memory_of
@@ -33,23 +33,26 @@ def test_whatever_it_takes_has_a_cut_on_every_device(size: int, stride: int, dty
     for device, layout in product((H200, SMALL), Layout):
         problem = replace(nhwc, layout=layout)
         cut = plans.plan_cut(problem, device)
-        assert plans.form_of(problem, device).shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
+        assert plans.form_of(cut, problem, device).shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
         assert plans.blocks_of(cut, problem, device) % cut.tiles_of(problem)[2] == 0
 
 
-@pytest.mark.parametrize("c", [6, 12, *range(8, 65, 8)])
+@pytest.mark.parametrize("c", [5, 6, 12, 21, *range(8, 65, 8)])
 @pytest.mark.parametrize(("r", "s"), list(product((1, 2, 3, 5, 7), (1, 3, 4, 5, 7))))
 def test_so_has_whatever_it_takes_of_more_channels(r: int, s: int, c: int) -> None:
     if r * s * -(-c // 8) * 8 > MOST_NARROW_GEMM_K:
         pytest.skip("is not taken")
-    problem = ConvProblem(2, c, 64, 64, 40, r, s, 2, 2, r, s, dtype=DType.FLOAT16, layout=Layout.NHWC)
-    for device in (H200, SMALL):
+    like = ConvProblem(2, c, 64, 64, 40, r, s, 2, 2, r, s, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    for device, k in product((H200, SMALL), (40, 19, 10)):
+        problem = replace(like, k=k)
         cut = plans.plan_cut(problem, device)
-        assert plans.form_of(problem, device) is narrow.FORM
+        assert plans.form_of(cut, problem, device) is narrow.FORM
         assert narrow.shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
 
 
-@pytest.mark.parametrize("cut", [*halves.FORM.cuts, *narrow.FORM.cuts, *float32.MMA.cuts, *float32.WGMMA.cuts], ids=str)
+@pytest.mark.parametrize(
+    "cut", [*halves.FORM.cuts, *taps.FORM.cuts, *narrow.FORM.cuts, *float32.MMA.cuts, *float32.WGMMA.cuts], ids=str
+)
 def test_tiles_are_whole_and_cover_y(cut: Cut) -> None:
     tiles_p, tiles_q, tiles_f = cut.tiles_of(STEM)
     assert cut.tile_p * cut.tile_q == cut.tile.pixels
@@ -111,5 +114,28 @@ def test_float32_takes_three_products_and_both_parts_of_the_weight() -> None:
 def test_only_hopper_multiplies_four_warps_at_a_time() -> None:
     for dtype in (DType.FLOAT32, DType.TF32):
         stem = problem_of("224-32-7-64-3-stride2", dtype)
-        assert [plans.form_of(stem, device) for device in (H200, SMALL)] == [float32.WGMMA, float32.MMA]
-    assert plans.form_of(STEM, H200) == plans.form_of(STEM, SMALL) == halves.FORM
+        assert [plans.forms_of(stem, device) for device in (H200, SMALL)] == [(float32.WGMMA,), (float32.MMA,)]
+    assert plans.forms_of(STEM, H200) == (halves.FORM, taps.FORM)
+    assert plans.forms_of(STEM, SMALL) == plans.forms_of(replace(STEM, layout=Layout.NCHW), H200) == (halves.FORM,)
+
+
+def test_no_two_forms_of_a_problem_share_a_cut() -> None:
+    assert not set(halves.FORM.cuts) & set(taps.FORM.cuts)
+
+
+def test_what_four_warps_stage_of_the_stem_by_hand() -> None:
+    # 16 rows of 16 pixels see 2 * 15 + 7 rows of as many pixels: windows begin every 16 bytes, the last has four
+    # chunks behind fifteen. 28 chunks are 14 steps; 37 * 3 elements and what may lie before them are 15 times 16 bytes.
+    cut = Cut(Tile(2, 8, warps=8, blocks=2, is_joint=True), 16)
+    assert taps.Stage.of(cut, STEM) == taps.Stage(37, 37, 16 * 19, 16 * 15, 1, 37 * 16 * 19 + 16)
+    assert taps.shared_bytes(cut, STEM) == 64 * 32 * 14 + 37 * 16 * 19 + 16 + 37 * 240 + 4 * 32
+
+
+@pytest.mark.parametrize(
+    ("c", "stride", "copies"), [(1, 1, 8), (1, 2, 4), (1, 4, 2), (2, 1, 4), (2, 2, 2), (3, 1, 2), (3, 2, 1), (4, 3, 2)]
+)
+def test_x_is_stored_as_often_as_windows_begin_between_chunks(c: int, stride: int, copies: int) -> None:
+    problem = ConvProblem(1, c, 64, 64, 16, 3, 3, stride, stride, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    stage = taps.Stage.of(taps.FORM.cuts[0], problem)
+    assert stage.copies == copies
+    assert stage.copies == 1 or stage.copy_bytes % 128 == 128 // copies

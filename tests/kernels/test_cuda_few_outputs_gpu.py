@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,11 @@ import numpy as np
 import pytest
 
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.few_outputs import plan as plans
+from conv_advisor.kernels.cpu.threads import available_cores
+from conv_advisor.kernels.cuda.few_outputs import rows
+from conv_advisor.kernels.cuda.few_outputs.choice import choose, cuts_of
 from conv_advisor.kernels.tolerance import tolerance
 
 pytestmark = pytest.mark.gpu
@@ -30,6 +34,16 @@ LAYERS = (
     "5x7-300-1x1-4-11-stride1x1-pad2x3-dilation1x1-groups1",
     "27x23-2-3x3-8-68-stride1x1-pad1x1-dilation1x1-groups1",
 )
+ROW_LAYERS = (
+    "61x83-2-7x7-1-3-stride1x1-pad3x3-dilation1x1-groups1",
+    "45x70-1-5x5-3-1-stride1x1-pad2x2-dilation1x1-groups1",
+    "38x90-1-16x16-2-1-stride1x1-pad8x8-dilation1x1-groups1",
+    "29x41-2-3x2-1-4-stride1x1-pad1x1-dilation1x1-groups1",
+    "49x61-2-4x11-3-6-stride1x1-pad1x5-dilation1x1-groups1",
+    "59x75-1-9x9-4-48-stride1x1-pad4x4-dilation1x1-groups1",
+)
+"""For the form that multiplies rows of taps: fewer channels than the other takes, and filters of many taps."""
+HALVES = (DType.FLOAT16, DType.BFLOAT16)
 EVERY_OTHER = 11
 """Of a layer's cuts every so many are run, from another one on for each layer."""
 
@@ -43,6 +57,12 @@ PROBLEMS = [
     for turn, dtype in enumerate(DType)
     for place, layer in enumerate(LAYERS)
 ]
+PROBLEMS += [
+    problem_of(layer, HALVES[(place + turn) % 2], epilogue)
+    for turn, epilogue in enumerate((PLAIN, *ENDS))
+    for place, layer in enumerate(ROW_LAYERS)
+]
+PROBLEMS.append(replace(problem_of(ROW_LAYERS[0], DType.FLOAT16), pad_h=0, pad_h_end=4, pad_w=5, pad_w_end=1))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +72,28 @@ def runner() -> Any:
     opened = open_runner("cuda:0")
     if float(opened.device.capability) < 8.0:
         pytest.skip(f"compute capability is {opened.device.capability}, below 8.0")
+    compile_everything(opened.device)
     return opened
+
+
+def compile_everything(device: Device) -> None:
+    """On all cores: one after the other the cuts would take minutes to compile."""
+    from conv_advisor.kernels.cuda.compile import load_module
+    from conv_advisor.kernels.cuda.few_outputs.launch import build_of
+
+    wanted = {}
+    for place, problem in enumerate(PROBLEMS):
+        for cut in cuts_of(problem, device)[place % EVERY_OTHER :: EVERY_OTHER]:
+            source, defines = build_of(problem, cut)
+            wanted[source.name, problem.dtype, tuple(defines.items())] = source
+
+    def compile_one(build: tuple[str, DType, tuple[tuple[str, int], ...]]) -> None:
+        load_module(wanted[build], build[1], **dict(build[2])).compile()
+
+    first, *others = wanted
+    compile_one(first)  # what it imports is imported by one thread
+    with ThreadPoolExecutor(available_cores()) as pool:
+        list(pool.map(compile_one, others))
 
 
 @pytest.mark.parametrize("place", range(len(PROBLEMS)), ids=lambda place: PROBLEMS[place].key)
@@ -62,10 +103,24 @@ def test_cuts_are_right(runner: Any, place: int) -> None:
 
     problem = PROBLEMS[place]
     operands = runner.make_operands(problem, 0)
-    for cut in plans.cuts_of(problem, runner.device)[place % EVERY_OTHER :: EVERY_OTHER]:
+    for cut in cuts_of(problem, runner.device)[place % EVERY_OTHER :: EVERY_OTHER]:
         with translated():
             prepared = launch(problem, runner.device, cut)
         assert runner.first_run(problem, prepared, operands).max_error <= tolerance(problem), cut
+
+
+@pytest.mark.parametrize("place", range(len(ROW_LAYERS)))
+def test_a_large_layer_has_what_its_rule_chooses(runner: Any, place: int) -> None:
+    from conv_advisor.kernels.cuda.border import translated
+    from conv_advisor.kernels.cuda.few_outputs.launch import launch
+
+    layer = replace(problem_of(ROW_LAYERS[place], HALVES[place % 2]), n=3, h=203, w=301)
+    cut = rows.plan_cut(layer, runner.device)
+    assert cut is not None
+    with translated():
+        prepared = launch(layer, runner.device, cut)
+    operands = runner.make_operands(layer, 0)
+    assert runner.first_run(layer, prepared, operands).max_error <= tolerance(layer), cut
 
 
 @pytest.mark.parametrize("dtype", DType)
@@ -76,7 +131,7 @@ def test_equal_inputs_give_equal_bits(runner: Any, dtype: DType) -> None:
     problem = problem_of(LAYERS[0], dtype, ENDS[2])
     operands = runner.make_operands(problem, 0)
     with translated():
-        prepared = launch(problem, runner.device, plans.plan_cut(problem, runner.device))
+        prepared = launch(problem, runner.device, choose(problem, runner.device))
     outputs = []
     for _ in range(3):
         runner.first_run(problem, prepared, operands)

@@ -40,7 +40,8 @@ def test_what_networks_are_made_of_waits() -> None:
         *("implicit_gemm_tma", "implicit_gemm_tma_small", "implicit_gemm_tma_split", "implicit_gemm_straight"),
         "implicit_gemm_tma_transposed",
         *("depthwise", "depthwise_channels", "depthwise_nhwc", "depthwise_any", "grouped", "appended"),
-        *("few_inputs", "few_inputs_narrow", "few_inputs_float32", "few_inputs_wgmma", "few_outputs"),
+        *("few_inputs", "few_inputs_narrow", "few_inputs_float32", "few_inputs_wgmma"),
+        *("few_inputs_taps", "few_outputs", "few_outputs_rows"),
         *("winograd_large", "winograd_large_nhwc", "winograd_gemm"),
     }
 

@@ -1,14 +1,16 @@
 // Implicit GEMM for narrow layers, channels innermost, on tensor cores: a tile's rows of x are staged in shared memory, each
 // pixel once for all taps.
 //
-//   tensors      x (N,H,W,C) with C even, weight (K,R,S,C) with K a multiple of 8, y (N,P,Q,K)
+//   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K)
 //   GEMM         gemm_k = R S C in the weight's order, in chunks of 16 bytes, two per step: a tap has `runs` chunks of 8
 //                channels, the last zero-padded. GEMM rows are 16 neighbouring pixels of a row of y; columns are FILTERS
 //                filters (narrow_outputs.cuh)
 //   stages       rows of x with halo and padding, at a pitch of an odd number of chunks per pixel, so ldmatrix reads eight
 //                neighbours without bank conflicts; double-buffered: the next tile loads while this one is multiplied and
 //                stored. A table has the offset of each chunk from a window's first
-//   versions     -DALIGN: bytes of a copy, as C allows; the tile: MT tiles of 16 pixels and NT of 8 filters of each of WARPS warps
+//   versions     -DALIGN: bytes of a copy, as C allows; 2: element by element, not asynchronously. -DSTORE: filters of a store, as
+//                K allows: 8 (or as many neighbours as a thread has), 2 or 1; the tile: MT tiles of 16 pixels and NT of 8 filters
+//                of each of WARPS warps
 //   grid, block  persistent blocks keep their filters' weight in shared memory and take tiles in turn; 32 WARPS threads,
 //                registers for BLOCKS blocks per multiprocessor; tiles of tile_p rows x tile_q pixels, chosen by plan.py
 //   limits       groups 1, dilation 1, float16 and bfloat16; deterministic
@@ -28,6 +30,25 @@
 #include "half_fragments.cuh"
 #include "narrow_outputs.cuh"
 
+// A chunk of which `left` channels are there, none where that is not positive; zeros behind them.
+__device__ __forceinline__ void copy_chunk(unsigned char* to, const Storage* from, const Storage* any, int left) {
+#if ALIGN == 2
+    unsigned words[4] = {};
+#pragma unroll
+    for (int i = 0; i < CHUNK; ++i)
+        if (i < left) words[i / 2] |= (unsigned)__ldg((const unsigned short*)from + i) << 16 * (i % 2);
+    *(uint4*)to = {words[0], words[1], words[2], words[3]};
+    (void)any;
+#else
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        const int ahead = piece * (CHUNK / PIECES);
+        const bool is_there = ahead < left;
+        copy_async<ALIGN>(to + piece * ALIGN, is_there ? from + ahead : any, is_there ? ALIGN : 0);
+    }
+#endif
+}
+
 // The block's weight: a row a column of the products, zeros behind its last chunk and where no filter is.
 __device__ __forceinline__ void pack_weight(unsigned char* to, const Storage* __restrict__ weight, int first_filter, int K,
                                             int taps, int C, int runs, int steps, int pitch) {
@@ -35,13 +56,8 @@ __device__ __forceinline__ void pack_weight(unsigned char* to, const Storage* __
     for (int i = threadIdx.x; i < FILTERS * 2 * steps; i += THREADS) {
         const int column = i / (2 * steps), chunk = i - column * (2 * steps), filter = first_filter + filter_of(column);
         const int tap = chunk / runs, c = (chunk - tap * runs) * CHUNK;
-        const Storage* const from = weight + ((size_t)filter * taps + tap) * C + c;
-#pragma unroll
-        for (int piece = 0; piece < PIECES; ++piece) {
-            const bool is_there = filter < K && tap < taps && c + piece * (CHUNK / PIECES) < C;
-            copy_async<ALIGN>(to + column * pitch + chunk * 16 + piece * ALIGN,
-                              is_there ? from + piece * (CHUNK / PIECES) : weight, is_there ? ALIGN : 0);
-        }
+        copy_chunk(to + column * pitch + chunk * 16, weight + ((size_t)filter * taps + tap) * C + c, weight,
+                   filter < K && tap < taps ? C - c : 0);
     }
 }
 
@@ -68,14 +84,8 @@ __device__ __forceinline__ void stage(unsigned char* staged, const Storage* __re
     for (; at.row < rows; at.advance(by, columns, runs)) {
         const int h = h0 + at.row, w = w0 + at.column, c = at.run * CHUNK;
         const bool is_there = is_inside(h, H) && is_inside(w, W);
-        const Storage* const from = image + (h * W + w) * C + c;
-        unsigned char* const to = staged + (at.row * columns + at.column) * pixel_bytes + at.run * 16;
-#pragma unroll
-        for (int piece = 0; piece < PIECES; ++piece) {
-            const int ahead = piece * (CHUNK / PIECES);
-            const bool is_channel = is_there && (PIECES == 1 || c + ahead < C);
-            copy_async<ALIGN>(to + piece * ALIGN, is_channel ? from + ahead : image, is_channel ? ALIGN : 0);
-        }
+        copy_chunk(staged + (at.row * columns + at.column) * pixel_bytes + at.run * 16, image + (h * W + w) * C + c, image,
+                   is_there ? C - c : 0);
     }
 }
 

@@ -20,7 +20,7 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
 
 def launch(problem: ConvProblem, device: Device, cut: Cut) -> Launch:
     """One launch with this cut."""
-    form = plans.form_of(problem, device)
+    form = plans.form_of(cut, problem, device)
     defines = form.defines(cut, problem) | defines_of(problem.epilogue)
     kernel = load_kernel(form.source, form.kernel, problem.dtype, **defines)
     sizes = (*(int(size) for size in shape_arguments(problem)), *form.sizes(cut, problem))

@@ -25,12 +25,15 @@ class Tile:
     warps : int
     blocks : int
         Blocks that a multiprocessor's registers must have room for.
+    is_joint : bool
+        Of two-byte types: whether four warps multiply together.
     """
 
     mt: int
     nt: int
     warps: int
     blocks: int
+    is_joint: bool = False
 
     @property
     def defines(self) -> dict[str, int]:
@@ -97,6 +100,16 @@ HALF_TILES: Final = (
     Tile(1, 4, warps=4, blocks=7),
     Tile(4, 2, warps=8, blocks=2),
     Tile(2, 2, warps=4, blocks=7),
+)
+TAPS_TILES: Final = tuple(
+    Tile(mt, nt, warps, blocks, is_joint=True)
+    for mt, nt, warps, blocks in (
+        *((1, 2, 4, 6), (2, 2, 4, 6), (4, 2, 4, 4), (4, 2, 8, 2)),
+        *((1, 4, 4, 6), (2, 4, 4, 5), (4, 4, 4, 4), (2, 4, 8, 2), (4, 4, 8, 2)),
+        *((1, 8, 4, 4), (2, 8, 4, 3), (1, 8, 8, 2), (2, 8, 8, 2)),
+        *((1, 12, 4, 4), (2, 12, 4, 3), (1, 12, 8, 2), (2, 12, 8, 1)),
+        *((1, 16, 4, 4), (2, 16, 4, 2), (1, 16, 8, 2), (2, 16, 8, 1)),
+    )
 )
 NARROW_TILES: Final = (
     Tile(2, 8, warps=8, blocks=2),

@@ -81,21 +81,28 @@ def _align(problem: ConvProblem) -> int:
     return gcd(problem.c * problem.dtype.itemsize_bytes, CHUNK_BYTES)
 
 
-def _defines(tile: Tile, align: int) -> Defines:
-    return {"ALIGN": align, **tile.defines}
+def _store(problem: ConvProblem) -> int:
+    """Filters of a store: 8 stands for as many neighbours as a thread has."""
+    return RUN if problem.k % RUN == 0 else 2 if problem.k % 2 == 0 else 1
+
+
+def _defines(tile: Tile, align: int, store: int) -> Defines:
+    return {"ALIGN": align, "STORE": store, **tile.defines}
 
 
 def _definitions(dtype: DType) -> tuple[Defines, ...]:
     if dtype not in (DType.FLOAT16, DType.BFLOAT16):
         return ()
-    return tuple(_defines(tile, align) for tile in NARROW_TILES for align in (16, 8, 4))
+    return tuple(
+        _defines(tile, align, store) for tile in NARROW_TILES for align in (16, 8, 4, 2) for store in (RUN, 2, 1)
+    )
 
 
 FORM: Final = Form(
     Source("few_inputs_narrow", _definitions),
     "few_inputs_narrow",
     cuts_of(NARROW_TILES),
-    defines=lambda cut, problem: _defines(cut.tile, _align(problem)),
+    defines=lambda cut, problem: _defines(cut.tile, _align(problem), _store(problem)),
     sizes=_sizes,
     shared_bytes=shared_bytes,
     cycles=cycles,

@@ -29,6 +29,20 @@ __device__ __forceinline__ void store_tile(const float (&sum)[MT][NT][4], Storag
                 float values[VECTOR];
 #pragma unroll
                 for (int e = 0; e < VECTOR; ++e) values[e] = sum[i][j + e / 2][half * 2 + e % 2];
+#if STORE < 8
+#pragma unroll
+                for (int e = 0; e < VECTOR; e += STORE) {
+                    if (filter + e >= K) continue;
+                    Storage* const output = outputs + filter + e;
+#if STORE == 2
+                    float pair[2] = {values[e], values[e + 1]};
+                    epilogue.apply<true>(pair, filter + e, output);
+                    *(unsigned*)output = narrow_pair(pair[0], pair[1]);
+#else
+                    *output = narrow(epilogue.of(values[e], filter + e, output));
+#endif
+                }
+#else
                 epilogue.apply<true>(values, filter, outputs + filter);
                 __align__(16) unsigned pairs[GROUP];
 #pragma unroll
@@ -39,6 +53,7 @@ __device__ __forceinline__ void store_tile(const float (&sum)[MT][NT][4], Storag
                     *(uint2*)(outputs + filter) = *(const uint2*)pairs;
                 else
                     *(unsigned*)(outputs + filter) = pairs[0];
+#endif
             }
         }
     }

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.few_inputs import MOST_CHANNELS, float32, halves, narrow
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.few_inputs import float32, halves, is_narrow, narrow, taps
 from conv_advisor.kernels.cuda.few_inputs.form import Form
 from conv_advisor.kernels.cuda.few_inputs.menu import Cut
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
 
 
-def form_of(problem: ConvProblem, device: Device) -> Form:
-    """The source for the problem's precision and the device, and how it runs."""
-    if problem.dtype in (DType.FLOAT16, DType.BFLOAT16):
-        return halves.FORM if problem.c <= MOST_CHANNELS else narrow.FORM
-    return float32.WGMMA if device.capability == "9.0" else float32.MMA
+def forms_of(problem: ConvProblem, device: Device) -> tuple[Form, ...]:
+    """The sources for the problem's precision and the device, and how they run."""
+    if problem.dtype not in (DType.FLOAT16, DType.BFLOAT16):
+        return (float32.WGMMA if device.capability == "9.0" else float32.MMA,)
+    if is_narrow(problem):
+        return (narrow.FORM,)
+    if problem.layout is Layout.NHWC and device.capability == taps.CAPABILITY:
+        return halves.FORM, taps.FORM
+    return (halves.FORM,)
+
+
+def form_of(cut: Cut, problem: ConvProblem, device: Device) -> Form:
+    """The one of these that a cut is for: no two of them have the same tiles."""
+    return next(form for form in forms_of(problem, device) if cut in form.cuts)
 
 
 def residents(cut: Cut, problem: ConvProblem, device: Device) -> int:
     """Blocks that a multiprocessor holds; 0 where not even one fits."""
-    fitting = shared_memory_of(device) // (form_of(problem, device).shared_bytes(cut, problem) + RESERVED_BYTES)
+    fitting = shared_memory_of(device) // (form_of(cut, problem, device).shared_bytes(cut, problem) + RESERVED_BYTES)
     return min(cut.tile.blocks, fitting)
 
 
@@ -37,12 +46,12 @@ def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
     blocks = blocks_of(cut, problem, device)
     turns = ceil_div(problem.n * tiles_p * tiles_q, blocks // tiles_f)
     resident = min(residents(cut, problem, device), ceil_div(blocks, device.processors or 1))
-    return form_of(problem, device).cycles(cut, problem, turns, resident)
+    return form_of(cut, problem, device).cycles(cut, problem, turns, resident)
 
 
 def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut, ...]:
     """Every cut whose block fits."""
-    return tuple(cut for cut in form_of(problem, device).cuts if residents(cut, problem, device))
+    return tuple(cut for form in forms_of(problem, device) for cut in form.cuts if residents(cut, problem, device))
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:

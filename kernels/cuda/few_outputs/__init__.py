@@ -5,29 +5,42 @@ from __future__ import annotations
 from typing import Final
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import ANY
 from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, groups_1, layout_is, no_workspace, stride_1
 
 MOST_FILTERS: Final = 8
 LEAST_CHANNELS: Final = 8
-"""With fewer channels, most of each product would be zeros; the kernel was then no faster than cuDNN."""
+"""With fewer channels most of each product would be zeros: only two-byte types take them, a row of taps at a time."""
 MOST_TAPS: Final = 11
 """Rows and columns of a filter."""
 MOST_ROW: Final = 40
 """Taps in one row of all filters together, which are multiplied at a time."""
+MOST_LONE_TAPS: Final = 16
+"""Rows and columns of a filter of fewer than `LEAST_CHANNELS`: of these, shared memory has room for more rows."""
+
+
+def takes_windows(problem: ConvProblem) -> bool:
+    """Whether few_outputs.cu is for the problem; the others are for few_outputs_rows.cu alone."""
+    return problem.c >= LEAST_CHANNELS
 
 
 def _has_few_outputs(problem: ConvProblem, _device: Device) -> str | None:
     if problem.k > MOST_FILTERS:
         return f"k is {problem.k}, above {MOST_FILTERS}"
-    if problem.c < LEAST_CHANNELS:
+    if problem.c < LEAST_CHANNELS and problem.dtype not in (DType.FLOAT16, DType.BFLOAT16):
         return f"c is {problem.c}, below {LEAST_CHANNELS}"
     return None
 
 
 def _fits_a_block(problem: ConvProblem, _device: Device) -> str | None:
+    if not takes_windows(problem):
+        if max(problem.r, problem.s) > MOST_LONE_TAPS:
+            return f"filter is {problem.r}x{problem.s}, above {MOST_LONE_TAPS}"
+        if problem.s * problem.k > MOST_ROW:
+            return f"{problem.k} filters have {problem.s * problem.k} taps in a row, above {MOST_ROW}"
+        return None
     if max(problem.r, problem.s) > MOST_TAPS:
         return f"filter is {problem.r}x{problem.s}, above {MOST_TAPS}"
     if problem.s * problem.k > MOST_ROW:
@@ -36,9 +49,9 @@ def _fits_a_block(problem: ConvProblem, _device: Device) -> str | None:
 
 
 def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.few_outputs import launch, plan
+    from conv_advisor.kernels.cuda.few_outputs import launch, plan, rows
 
-    return Kernel(sources=(plan.SOURCE,), prepare={"cuda.few_outputs": launch.prepare})
+    return Kernel(sources=(plan.SOURCE, rows.SOURCE), prepare={"cuda.few_outputs": launch.prepare})
 
 
 FAMILY: Final = Family(

@@ -1,4 +1,4 @@
-// Part of few_inputs.cu and few_inputs_narrow.cu: fragments of two-byte types, and their products.
+// Fragments of two-byte types, and their products. Include after clusters.cuh.
 
 #ifdef __CUDA_ARCH__
 #ifdef STORAGE_FLOAT16

@@ -1,0 +1,243 @@
+"""The form for two-byte types that multiplies a row of taps at a time (few_outputs_rows.cu)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+from typing import Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.division import magic
+from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
+
+CHUNK: Final = 8
+"""Channels of 16 bytes."""
+FRAGMENT: Final = 16
+"""Pixels of x of a tile of the products."""
+MOST_COLUMNS: Final = 64
+"""Taps of a row times filters that registers have room for."""
+_MOST_TILES: Final = 24
+"""Fragments of sums of a warp, each four registers."""
+_WARPS_MT: Final = ((4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 3), (8, 4), (8, 5))
+_CHUNKS: Final = (1, 2, 4, 8)
+_MOST_GROUPS: Final = 12
+
+# Not fitted yet: those of few_inputs_narrow.cu where there are any, which works alike.
+_PRODUCTS_OF_CYCLE: Final = 800
+"""Multiplications that a multiprocessor's tensor cores do in a cycle."""
+_SHARED_BYTES_OF_CYCLE: Final = 100
+_COPY_CYCLES: Final = 0.3
+"""Time that a copy to shared memory takes of a multiprocessor."""
+_ELEMENT_CYCLES: Final = 0.7
+"""The same of a chunk whose elements are read one by one."""
+_MOVED_BYTES_OF_CYCLE: Final = 17
+"""A multiprocessor's share of the memory bandwidth."""
+_CACHED_BYTES_OF_CYCLE: Final = 40
+"""Its share of the cache's, from which what tiles share is read again."""
+_OUTPUT_CYCLES: Final = 0.5
+"""Time that an output takes of a multiprocessor, without its products."""
+_START_CYCLES: Final = 2500
+_ITEM_CYCLES: Final = 900
+"""Fixed time of a piece of a tile."""
+_LOAD_CYCLES: Final = 1200
+"""Time that a block waits for a piece that is not loaded ahead."""
+_TILE_CYCLES: Final = 900
+"""Fixed time of a tile's sums."""
+_STEP_CYCLES: Final = 40
+"""Time that a warp waits at a step."""
+_PACK_CYCLES: Final = 100
+"""Time that a thread takes to copy a chunk of the weight."""
+
+
+@dataclass(frozen=True)
+class RowCut:
+    """A block's pixels, the warps that multiply them, and how x comes to shared memory.
+
+    Parameters
+    ----------
+    warps : int
+    mt : int
+        Tiles of 16 pixels of x of a warp.
+    groups : int
+        Tiles of 16 pixels in a row of x; the rows are as many as the warps' tiles then make.
+    chunks : int
+        Chunks of eight channels that are staged at a time: 1 where a pixel has no more.
+    buffers : int
+        2 where the next piece is loaded while one is multiplied, else 1.
+    """
+
+    warps: int
+    mt: int
+    groups: int
+    chunks: int
+    buffers: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def width(self) -> int:
+        """Pixels of x in a row of a tile."""
+        return FRAGMENT * self.groups
+
+    @property
+    def tile_p(self) -> int:
+        """Rows of y in a tile."""
+        return self.warps * self.mt // self.groups
+
+    def tile_q(self, problem: ConvProblem) -> int:
+        """Pixels of y in a row of a tile."""
+        return self.width - problem.s + 1
+
+    def tiles_of(self, problem: ConvProblem) -> tuple[int, int]:
+        """Tiles of rows and of columns of an image."""
+        return ceil_div(problem.p, self.tile_p), ceil_div(problem.q, self.tile_q(problem))
+
+    def pieces(self, problem: ConvProblem) -> int:
+        """Pieces in which the channels are staged."""
+        return int(ceil_div(problem.c, CHUNK * self.chunks))
+
+    def steps(self, problem: ConvProblem) -> int:
+        """Products' steps of two chunks, of one piece: of one chunk a pixel, rows of the filter go in pairs."""
+        return (problem.r + 1) // 2 if self.chunks == 1 else problem.r * self.chunks // 2
+
+    @property
+    def products_pitch(self) -> int:
+        """Pixels of a plane of products, padded so that a warp's products lie in different banks."""
+        return FRAGMENT * self.warps * self.mt + 4
+
+    def staged_chunks(self, problem: ConvProblem) -> int:
+        """Chunks of a piece of a tile."""
+        return (self.tile_p + problem.r - 1) * self.width * self.chunks
+
+    def buffer_bytes(self, problem: ConvProblem) -> int:
+        """Bytes of a buffer: a piece of x, and later the products."""
+        products = 4 * problem.s * problem.k * self.products_pitch
+        return int(max(16 * self.staged_chunks(problem), 16 * ceil_div(products, 16)))
+
+    def shared_bytes(self, problem: ConvProblem) -> int:
+        """Shared memory of a block: the weight, in rows of an odd number of chunks, and the buffers."""
+        weight = 16 * 8 * eights_of(problem) * (2 * self.steps(problem) * self.pieces(problem) + 1)
+        return weight + self.buffers * self.buffer_bytes(problem)
+
+
+def eights_of(problem: ConvProblem) -> int:
+    """Groups of eight columns."""
+    return int(ceil_div(problem.s * problem.k, 8))
+
+
+def takes(problem: ConvProblem) -> bool:
+    """Whether the form is for this problem, if one of its cuts fits."""
+    return problem.dtype in (DType.FLOAT16, DType.BFLOAT16) and problem.s * problem.k <= MOST_COLUMNS
+
+
+def _candidates(problem: ConvProblem) -> Iterator[RowCut]:
+    """The cuts whose tiles hold at least a pixel and no more than y, and whose pieces are not mostly zeros."""
+    chunks_of_pixel = ceil_div(problem.c, CHUNK)
+    pieces = [1] if chunks_of_pixel == 1 else [chunks for chunks in _CHUNKS[1:] if chunks < 2 * chunks_of_pixel]
+    least = ceil_div(problem.s + 1, FRAGMENT)
+    most = max(least, ceil_div(problem.q + problem.s - 1, FRAGMENT))
+    for warps, mt in _WARPS_MT:
+        if mt * eights_of(problem) > _MOST_TILES:
+            continue
+        for groups in range(least, min(most, _MOST_GROUPS) + 1):
+            if warps * mt % groups == 0:
+                for chunks in pieces:
+                    yield from (RowCut(warps, mt, groups, chunks, buffers) for buffers in (1, 2))
+
+
+def residents(cut: RowCut, problem: ConvProblem, device: Device) -> int:
+    """Blocks that a multiprocessor holds; 0 where not even one fits."""
+    sums = 4 * cut.mt * eights_of(problem)
+    room = 1024 if sums <= 16 else 512 if sums <= 64 else 256
+    return int(
+        min(max(1, room // cut.threads), shared_memory_of(device) // (cut.shared_bytes(problem) + RESERVED_BYTES))
+    )
+
+
+def cuts_of(problem: ConvProblem, device: Device) -> tuple[RowCut, ...]:
+    """Every cut whose block fits; none where the form is not for the problem."""
+    if not takes(problem):
+        return ()
+    return tuple(cut for cut in _candidates(problem) if residents(cut, problem, device))
+
+
+def blocks_of(cut: RowCut, problem: ConvProblem, device: Device) -> int:
+    """Blocks of the grid: as many as run at a time, at most one per tile."""
+    tiles_p, tiles_q = cut.tiles_of(problem)
+    return int(min(problem.n * tiles_p * tiles_q, (device.processors or 1) * residents(cut, problem, device)))
+
+
+def expected_cycles(cut: RowCut, problem: ConvProblem, device: Device) -> float:
+    """Cycles of the busiest multiprocessor: a block's waits, or the work of all blocks that it holds."""
+    tiles_p, tiles_q = cut.tiles_of(problem)
+    blocks = blocks_of(cut, problem, device)
+    turns = ceil_div(problem.n * tiles_p * tiles_q, blocks)
+    resident = ceil_div(blocks, device.processors or 1)
+    pieces, steps, eights = cut.pieces(problem), cut.steps(problem), eights_of(problem)
+    fragments = cut.warps * cut.mt
+    multiplied = steps * fragments * eights * 2048 / _PRODUCTS_OF_CYCLE
+    read = steps * cut.warps * (512 * cut.mt + 256 * eights) / _SHARED_BYTES_OF_CYCLE
+    chunks, align = cut.staged_chunks(problem), _align(problem)
+    copied = chunks * (_ELEMENT_CYCLES if align == 2 else _COPY_CYCLES * (16 // align))
+    item_bytes = 2 * chunks // cut.chunks * min(problem.c, cut.chunks * CHUNK)
+    cached = item_bytes / _CACHED_BYTES_OF_CYCLE
+    outputs = cut.tile_p * cut.tile_q(problem) * problem.k
+    stored = 4 * problem.s * (problem.k * FRAGMENT * fragments + outputs) / _SHARED_BYTES_OF_CYCLE
+    summed = stored + outputs * _OUTPUT_CYCLES
+    # What lies at the edge of a tile comes from the cache, the rest once from memory.
+    fresh = cut.tile_p * cut.tile_q(problem) * problem.c * 2 / _MOVED_BYTES_OF_CYCLE
+    busy = max(pieces * (max(multiplied, read) + copied) + summed, pieces * cached, fresh)
+    waits = _ITEM_CYCLES + (_LOAD_CYCLES if cut.buffers == 1 else 0)
+    alone = pieces * (waits + steps * max(_STEP_CYCLES, 4 * cut.mt * eights)) + _TILE_CYCLES + summed
+    packed = ceil_div(8 * eights * 2 * steps * pieces, cut.threads) * _PACK_CYCLES
+    return float(_START_CYCLES + packed + turns * max(alone, resident * busy))
+
+
+def plan_cut(problem: ConvProblem, device: Device) -> RowCut | None:
+    """The cut that is expected to be fastest; None where none fits."""
+    return min(cuts_of(problem, device), key=lambda cut: expected_cycles(cut, problem, device), default=None)
+
+
+def sizes(cut: RowCut, problem: ConvProblem) -> tuple[int, ...]:
+    """The kernel's parameters after those of the shape."""
+    return (
+        *(cut.tile_p, cut.width, *cut.tiles_of(problem), cut.pieces(problem)),
+        *(cut.buffers, cut.buffer_bytes(problem), cut.products_pitch, magic(cut.tile_q(problem), 32)),
+    )
+
+
+def _align(problem: ConvProblem) -> int:
+    """Bytes of a copy: the largest power of two, up to 16, to which every pixel is aligned."""
+    return gcd(2 * problem.c, 16)
+
+
+def defines_of(cut: RowCut, problem: ConvProblem) -> Defines:
+    """The source's definitions for a cut."""
+    return _defines(eights_of(problem), cut.warps, cut.mt, cut.chunks, _align(problem))
+
+
+def _defines(eights: int, warps: int, mt: int, chunks: int, align: int) -> Defines:
+    return {"NT": eights, "WARPS": warps, "MT": mt, "CHUNKS": chunks, "ALIGN": align}
+
+
+def _definitions(dtype: DType) -> tuple[Defines, ...]:
+    if dtype not in (DType.FLOAT16, DType.BFLOAT16):
+        return ()
+    return tuple(
+        _defines(eights, warps, mt, chunks, align)
+        for eights in range(1, MOST_COLUMNS // 8 + 1)
+        for warps, mt in _WARPS_MT
+        if mt * eights <= _MOST_TILES
+        for chunks in _CHUNKS
+        for align in (16, 8, 4, 2)
+    )
+
+
+SOURCE: Final = Source("few_outputs_rows", _definitions)

@@ -1,0 +1,114 @@
+"""Cuts of the form of few input channels whose weight `wgmma` reads, on a CPU: products by loops, the rest as it is."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pytest
+
+from conv_advisor.data.epilogue import Activation, Epilogue
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.cuda.few_inputs import plan as plans
+from conv_advisor.kernels.cuda.few_inputs import taps
+from conv_advisor.kernels.cuda.few_inputs.menu import Cut
+from conv_advisor.kernels.tolerance import tolerance
+from tests.kernels import host_cuda
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+DEVICE: Final = replace(host_cuda.DEVICE, capability="9.0")
+ENDS: Final = Epilogue(bias=True, residual=True, activation=Activation.RELU)
+LAYERS: Final = (
+    "20x36-2-7x7-64-3-stride2x2-pad3x3-dilation1x1-groups1",
+    "17x19-3-3x3-72-3-stride1x1-pad1x1-dilation1x1-groups1",
+    "19x40-2-3x3-16-3-stride2x2-pad1x1-dilation1x1-groups1",
+    "18x33-2-3x3-24-3-stride2x2-pad0x0-dilation1x1-groups1",
+    "47x45-1-11x11-96-3-stride4x4-pad2x2-dilation1x1-groups1",
+    "13x20-2-5x5-32-1-stride1x1-pad2x2-dilation1x1-groups1",
+    "9x23-2-4x2-8-2-stride1x3-pad2x1-dilation1x1-groups1",
+    "11x28-2-3x9-40-4-stride3x2-pad1x5-dilation1x1-groups1",
+    "5x6-3-1x1-96-4-stride1x1-pad0x0-dilation1x1-groups1",
+    "2x3-2-3x5-8-3-stride1x1-pad3x7-dilation1x1-groups1",
+    "47x43-1-11x11-64-1-stride4x4-pad0x0-dilation1x1-groups1",
+    "31x37-2-9x9-32-2-stride2x2-pad4x4-dilation1x1-groups1",
+    "23x21-1-7x7-136-1-stride2x2-pad3x3-dilation1x1-groups1",
+    "21x25-1-5x5-16-2-stride4x4-pad2x2-dilation1x1-groups1",
+)
+"""One to eight copies of the slots, rows of any length and alignment, every count of steps, padding wider than x."""
+CUTS_OF_LAYER: Final = 3
+
+
+def cuts_of(problem: ConvProblem) -> list[Cut]:
+    """The cuts of this form."""
+    return [cut for cut in plans.cuts_of(problem, DEVICE) if cut in taps.FORM.cuts]
+
+
+def cases_of(place: int) -> list[tuple[Cut, ConvProblem]]:
+    """Some cuts of each layer, one of them with all that may follow."""
+    dtype = (DType.FLOAT16, DType.BFLOAT16)[place % 2]
+    problem = ConvProblem.parse(LAYERS[place], dtype=dtype, layout=Layout.NHWC)
+    cuts = cuts_of(problem)
+    some = [cuts[(len(LAYERS) * turn + place) * 7 % len(cuts)] for turn in range(CUTS_OF_LAYER)]
+    return [
+        (cut, replace(problem, epilogue=ENDS) if turn == place % CUTS_OF_LAYER else problem)
+        for turn, cut in enumerate(some)
+    ]
+
+
+CASES: Final = [case for place in range(len(LAYERS)) for case in cases_of(place)]
+
+
+def result_of(cut: Cut, problem: ConvProblem, *operands: np.ndarray | None) -> np.ndarray:
+    """Run one cut from a y full of NaN, in a process in which CuPy's name is taken by its stand-in."""
+    from conv_advisor.kernels.cuda.few_inputs.launch import launch
+
+    return host_cuda.result_of_launch(launch(problem, DEVICE, cut), problem, *operands)
+
+
+def error_of(cut: Cut, problem: ConvProblem) -> float:
+    """The error against float64, on random operands."""
+    return host_cuda.ended_error(problem, partial(result_of, cut, problem))
+
+
+def spoilt_pixels(cut: Cut, problem: ConvProblem, column: int) -> list[int]:
+    """Columns of y that are not finite where this column of x is infinite."""
+    x, weight = reference.random_operands(problem, 0)
+    x[:, :, column] = np.inf
+    y = np.moveaxis(result_of(cut, problem, x, weight).astype(np.float32), 2, 0)
+    return [q for q in range(problem.q) if not np.isfinite(y[q]).all()]
+
+
+@pytest.fixture(scope="module")
+def errors(pool: ProcessPoolExecutor) -> list[Future[float]]:
+    """The error of every case, all asked for at once."""
+    return [pool.submit(error_of, *case) for case in CASES]
+
+
+@pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: f"{CASES[place][0]}-{CASES[place][1].key}")
+def test_a_cut_is_right(errors: list[Future[float]], place: int) -> None:
+    assert errors[place].result() <= tolerance(CASES[place][1])
+
+
+@pytest.mark.parametrize("s", [3, 5])
+@pytest.mark.parametrize("c", [1, 2, 3, 4])
+def test_what_is_infinite_spoils_the_windows_that_it_lies_in_alone(pool: ProcessPoolExecutor, s: int, c: int) -> None:
+    problem = ConvProblem(1, c, 4, 40, 16, 3, s, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    spoilt = pool.submit(spoilt_pixels, cuts_of(problem)[0], problem, 20).result()
+    assert spoilt == list(range(20 - s + 1, 21))
+
+
+@pytest.mark.parametrize(
+    ("c", "stride"), [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (3, 4), (4, 2)]
+)
+def test_eight_neighbouring_windows_begin_in_different_banks(c: int, stride: int) -> None:
+    problem = ConvProblem(1, c, 99, 99, 16, 5, 5, stride, stride, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    for cut in cuts_of(problem):
+        places = [taps.bytes_of_window(q, cut, problem) for q in range(8)]
+        assert all(place % 16 == 0 for place in places)
+        assert len({place % taps.LANES_BYTES for place in places}) == 8
