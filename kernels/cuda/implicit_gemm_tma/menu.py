@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma.costs import Costs, SmallCosts, SplitCosts, StraightCosts
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
@@ -30,6 +32,10 @@ BOX_ROW_BYTES: Final = 128
 """Bytes of the filters of a pixel in a box, if they divide those of a tile; else half as many."""
 BOXES_BYTES: Final = GROUPS * 2 * BOX * BOX_ROW_BYTES
 """Boxes of y in shared memory: two per group."""
+SCALES_BYTES: Final = 16
+"""What warps that part the weight of a stage into halves tell those that multiply."""
+SCALES_BYTES_OF_FILTER: Final = 12
+"""The same of every filter."""
 SPLIT_ROW_BYTES: Final = 128
 """Bytes of a row where blocks share a tile: with shorter rows there is little to share."""
 LEAST_PIXELS: Final = 4096
@@ -50,9 +56,11 @@ class Tile:
     stages : int
         Stages in shared memory at a time, with rows of 128 bytes.
     products : int
-        Products of tf32 per product of float32: 3, with both parts of the weight in shared memory; else 1.
+        Products on tensor cores per product of float32: 3, with both parts of the weight in shared memory; else 1.
     by_turns : bool
         Whether groups take whole tiles by turns, not half of each: one stores its sums while the other multiplies.
+    of_halves : bool
+        Whether these products are of float16 parts, which lie where the weight did, not of tf32 parts.
     """
 
     bp: int
@@ -60,6 +68,7 @@ class Tile:
     stages: int
     products: int = 1
     by_turns: bool = False
+    of_halves: bool = False
 
     def defines(self, row_bytes: int, *, is_dense: bool, is_split: bool) -> dict[str, int]:
         """The source's definitions for this tile."""
@@ -72,6 +81,7 @@ class Tile:
             "IS_SPLIT": int(is_split),
             "PRODUCTS": self.products,
             "BY_TURNS": int(self.by_turns),
+            "IS_OF_HALVES": int(self.of_halves),
         }
 
     def boxes(self, dtype: DType, pixels: int) -> int:
@@ -85,12 +95,14 @@ class Tile:
     @property
     def ring_bytes(self) -> int:
         """Shared memory of all stages."""
-        return self.stages * (self.bp + self.bf * (1 + (self.products == 3))) * ROW_BYTES[1]
+        has_copy = (self.products == 3) & np.logical_not(self.of_halves)
+        return self.stages * (self.bp + self.bf * (1 + has_copy)) * ROW_BYTES[1]
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, then boxes of y."""
-        return ALIGNMENT + self.ring_bytes + BOXES_BYTES
+        """Shared memory of a block: stages, then boxes of y, then scales of filters, by stage and as they are."""
+        scales = (self.stages * (SCALES_BYTES + SCALES_BYTES_OF_FILTER * self.bf) + 4 * self.bf) * self.of_halves
+        return ALIGNMENT + int(self.ring_bytes) + BOXES_BYTES + scales
 
 
 TILES: Final = (
@@ -111,6 +123,11 @@ TILES_BY_TURNS: Final = tuple(
 """Tiles for whose sums one group has enough registers."""
 TILES_OF_PARTS: Final = (Tile(128, 128, stages=4, products=3), Tile(128, 64, stages=6, products=3))
 """Tiles for float32, for which a thread has registers for two sets of sums."""
+TILES_OF_HALVES: Final = tuple(
+    Tile(*sizes, products=3, of_halves=True)
+    for sizes in ((256, 128, 3), (128, 256, 3), (128, 192, 4), (128, 128, 5), (256, 64, 4), (128, 64, 7))
+)
+"""Tiles for float32 by float16 parts: with a second set of sums for 64 pixels alone, of half a tile's filters above 128."""
 
 
 _TF32: Final = Costs(
@@ -254,4 +271,4 @@ def multiplied_bytes(problems: Problems) -> Any:
 
 def tiles_for(dtype: DType) -> tuple[Tile, ...]:
     """The tiles of a precision."""
-    return TILES_OF_PARTS if dtype is DType.FLOAT32 else TILES + TILES_BY_TURNS
+    return TILES_OF_PARTS + TILES_OF_HALVES if dtype is DType.FLOAT32 else TILES + TILES_BY_TURNS
