@@ -77,6 +77,7 @@ __device__ __forceinline__ float2 ending_factors(float scale) {
 
 #define PART_WARPS (PART_THREADS / 32)
 #define READS_AHEAD (BP <= 128)  // else a stage's products take long enough, and registers are few
+#define UNROLLED (READS_AHEAD ? EIGHTS : 1)
 #define EIGHTS ((BF / 8 + PART_WARPS - 1) / PART_WARPS)  // of filters, a warp's at most
 // Threads 32 to 127, for as many stages as are loaded; `parted` counts warps. A warp takes every third eight filters, eight lanes
 // a filter, of which lane j has channels 4j .. 4j+3: filters 0, 4, 1 and 5, and those 2 behind.
@@ -87,7 +88,7 @@ class WeightParts {
         : loaded_(min(BF / 8, (sizes.K + 7) / 8)), scales_(scales + own()) {}
 
     __device__ __forceinline__ void begin_tile() const {
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < EIGHTS; ++i) {
             if (is_loaded(i) && threadIdx.x % 8 < 2) *scale(i, threadIdx.x % 8) = 0x1p126f;
         }
@@ -99,7 +100,7 @@ class WeightParts {
         int fell = 0;
         Eight now, next;
         if (READS_AHEAD) next.read(rows, scale(0, 0));
-#pragma unroll
+#pragma unroll UNROLLED
         for (int i = 0; i < EIGHTS; ++i) {
             if (!is_loaded(i)) break;
             if (READS_AHEAD)
@@ -173,7 +174,7 @@ class WeightParts {
         return scale * inverse;
     }
     __device__ __forceinline__ void tell_ends(const Scales& told, int half) const {
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < EIGHTS; ++i) {
             if (is_loaded(i)) told.end(own() + half * 2)[behind(i, 0)] = ending_factors(*scale(i, half));
         }
