@@ -1,4 +1,4 @@
-"""float32 by float16 parts in large tiles of the implicit GEMM fed by the accelerator, emulated: layouts and accuracy."""
+"""float32 by float16 parts in large tiles fed by the tensor memory accelerator, emulated: layouts and accuracy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def part_in_place(memory: Array, filters: int) -> None:
                     at = rows + half * 2 * 128 + (piece ^ line ^ half * 2) * 16
                     high, low = parts(memory[at : at + 16].view(np.float32))
                     own, chunk = rows + half * 2 * 128 + piece % 4 * 4, (piece // 4 * 2) ^ line ^ half * 2
-                    for place, pair in ((chunk, high[:2]), (chunk ^ 1, high[2:]), (chunk ^ 4, low[:2]), (chunk ^ 5, low[2:])):
+                    pairs = (high[:2], high[2:], low[:2], low[2:])
+                    for moved, pair in zip((0, 1, 4, 5), pairs, strict=True):
+                        place = chunk ^ moved
                         assert own + place * 16 not in written
                         written[own + place * 16] = pair.view(np.uint8)
             for at, pair in written.items():
@@ -60,25 +62,24 @@ def part_in_place(memory: Array, filters: int) -> None:
 
 def operand_b(memory: Array, filters: int, first_byte: int) -> Array:
     """What wgmma reads as b (filters, 16) from a descriptor that begins so far into the first row."""
-    rows = [
-        [memory[swizzled(row, first_byte + k * 2) :][:2].view(np.float16)[0] for k in range(16)] for row in range(filters)
-    ]
-    return np.array(rows)
+    places = [[swizzled(row, first_byte + k * 2) // 2 for k in range(16)] for row in range(filters)]
+    operand: Array = memory.view(np.float16)[np.array(places)]
+    return operand
 
 
 def operand_a(memory: Array, step: int) -> tuple[Array, Array]:
     """Both parts of a (16, 16), put together from a warp's registers, in rows of pixels."""
     high, low = np.zeros((16, 16), np.float16), np.zeros((16, 16), np.float16)
     for lane in range(32):
-        l, fragment_row = lane % 4, lane // 4
+        quarter, fragment_row = lane % 4, lane // 4
         pixel = fragment_row % 2 * 4 + fragment_row // 2
         for half in range(2):
-            at = (half * 8 + pixel) * 128 + ((step * 4 + l) ^ pixel) * 16
+            at = (half * 8 + pixel) * 128 + ((step * 4 + quarter) ^ pixel) * 16
             of_high, of_low = parts(memory[at : at + 16].view(np.float32))
             for register, pair in ((half, slice(0, 2)), (half + 2, slice(2, 4))):
                 # PTX: register 0 and 2 are rows lane / 4, 1 and 3 eight below; 2 and 3 columns eight to the right.
                 assert register % 2 == half
-                columns = slice(l * 2 + register // 2 * 8, l * 2 + register // 2 * 8 + 2)
+                columns = slice(quarter * 2 + register // 2 * 8, quarter * 2 + register // 2 * 8 + 2)
                 high[half * 8 + pixel, columns], low[half * 8 + pixel, columns] = of_high[pair], of_low[pair]
     return high, low
 
@@ -173,7 +174,7 @@ def test_whole_numbers_stay_exact() -> None:
 
 def test_stages_scales_and_boxes_fit_and_every_build_is_selectable() -> None:
     of_halves = [defines for defines in plan.definitions(DType.FLOAT32) if defines["IS_OF_HALVES"]]
-    assert len(of_halves) == 4 * len(TILES_OF_HALVES)
+    assert len(of_halves) == sum(4 if tile.is_shareable else 2 for tile in TILES_OF_HALVES)
     assert {tile.of_halves for tile in tiles_for(DType.FLOAT32)} == {False, True}
     for tile in TILES_OF_HALVES:
         assert tile.shared_bytes <= 227 * 1024 - 512, "barriers need some too"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +38,8 @@ SCALES_BYTES_OF_FILTER: Final = 12
 """The same of every filter."""
 SPLIT_ROW_BYTES: Final = 128
 """Bytes of a row where blocks share a tile: with shorter rows there is little to share."""
+MOST_SHARED_OF_HALVES: Final = 128 * 192
+"""Outputs of a tile of halves that blocks may share."""
 LEAST_PIXELS: Final = 4096
 """Pixels from which on half-empty rows are halved: with fewer pixels, blocks or warps may share gemm_k instead."""
 MOST_HALVED_BYTES: Final = 320
@@ -93,10 +95,18 @@ class Tile:
         return BOX_ROW_BYTES // (1 + (self.bf * dtype.itemsize_bytes % BOX_ROW_BYTES > 0))
 
     @property
+    def is_shareable(self) -> Any:
+        """Whether the blocks of a cluster may share it: with more sums a thread of halves has no registers for that."""
+        return np.logical_not(self.by_turns) & (
+            np.logical_not(self.of_halves) | (self.bp * self.bf <= MOST_SHARED_OF_HALVES)
+        )
+
+    @property
     def ring_bytes(self) -> int:
         """Shared memory of all stages."""
-        has_copy = (self.products == 3) & np.logical_not(self.of_halves)
-        return self.stages * (self.bp + self.bf * (1 + has_copy)) * ROW_BYTES[1]
+        copies: Any = (self.products == 3) & np.logical_not(self.of_halves)
+        ring_bytes: int = self.stages * (self.bp + self.bf * (1 + copies)) * ROW_BYTES[1]
+        return ring_bytes
 
     @property
     def shared_bytes(self) -> int:
@@ -127,7 +137,7 @@ TILES_OF_HALVES: Final = tuple(
     Tile(*sizes, products=3, of_halves=True)
     for sizes in ((256, 128, 3), (128, 192, 4), (128, 128, 5), (256, 64, 4), (128, 64, 7))
 )
-"""Tiles for float32 by float16 parts: with a second set of sums for 64 pixels alone, of half a tile's filters above 128."""
+"""Tiles for float32 by float16 parts: with a second set of sums for 64 pixels by at most 128 filters."""
 
 
 _TF32: Final = Costs(
@@ -145,6 +155,12 @@ COSTS: Final[Mapping[DType, Costs]] = {
     DType.FLOAT16: _HALF,
     DType.BFLOAT16: _HALF,
 }
+HALVES_COSTS: Final = Costs(
+    loaded_bytes=59.0, pixel=2.35, stage=350.0, box=579.0, turn=0.0, start=3970.0, meeting=1260.0, push=379.0
+)
+"""Costs of float32 tiles of halves: not fitted yet; those of tf32 parts, with a guess for a stage."""
+LOCAL_BYTES: Final = 128
+"""Bytes that shared memory reads or writes in a cycle."""
 
 
 SMALL_COSTS: Final = SmallCosts(
@@ -267,6 +283,14 @@ def multiplied_bytes(problems: Problems) -> Any:
     half = row_bytes_of(problems) // 2
     halves = problems.r * problems.s * ceil_div(problems.c * problems.dtype.itemsize_bytes, half)
     return halves * half / stages_of(problems)
+
+
+def costs_of(tile: Tile, dtype: DType) -> Costs:
+    """The costs of a tile, or of several `stacked`."""
+    if dtype is not DType.FLOAT32:
+        return COSTS[dtype]
+    pairs = zip(astuple(HALVES_COSTS), astuple(COSTS[dtype]), strict=True)
+    return Costs(*(np.where(tile.of_halves, of_halves, of_parts) for of_halves, of_parts in pairs))
 
 
 def tiles_for(dtype: DType) -> tuple[Tile, ...]:
