@@ -35,7 +35,7 @@ HALF_STEP: Final = 16
 FILTER_LIMIT: Final = 15
 FITTED: Final = 12
 PIXEL: Final = 14
-LEAST: Final = -105
+LEAST: Final = -82
 HELD: Final = 30
 """Exponents of scales there: `three_products_of_halves.cuh` says what they limit."""
 ZEROS: Final = 0x3F
@@ -132,6 +132,12 @@ def _exponent(values: Floats) -> np.ndarray:
     return exponents
 
 
+def _flushed(values: Floats) -> Floats:
+    """Round to the nearest float32 where subnormal ones are zeros."""
+    flushed: Floats = np.where(np.abs(values) < 2.0**-126, 0, nearest(values))
+    return flushed
+
+
 def _halves(values: Floats) -> tuple[Floats, Floats]:
     """Both float16 parts of scaled values."""
     high = values.astype(np.float32).astype(np.float16).astype(np.float64)
@@ -153,7 +159,7 @@ def in_scaled_halves(weight: Floats, columns: Floats, *, is_restored: bool = Tru
         rows, own = weight[:, first : first + STAGE], columns[first : first + STAGE]
         largest = _exponent(np.abs(own).max(axis=0))
         lowered = np.where(largest + scale >= FILTER_LIMIT, FITTED - largest, scale)
-        sums = nearest(sums * 2.0 ** (lowered - scale))
+        sums = _flushed(sums * 2.0 ** (lowered - scale))
         scale = lowered
         of_row = np.maximum(_exponent(np.abs(rows).max(axis=1)), LEAST)[:, None]
         left, left_low = _halves(rows * 2.0 ** (PIXEL - of_row))
@@ -165,7 +171,7 @@ def in_scaled_halves(weight: Floats, columns: Floats, *, is_restored: bool = Tru
             part = truncated(part + left[:, step] @ right_low[step])
         for step in steps:
             part = truncated(part + left[:, step] @ right[step])
-        sums = nearest(sums + part * 2.0 ** (of_row - PIXEL - HELD))
+        sums = _flushed(sums + part * 2.0 ** (of_row - PIXEL - HELD))
     if is_restored:
         sums = restored(sums, STAGE // HALF_STEP)
     return nearest(sums * 2.0 ** (HELD - scale))

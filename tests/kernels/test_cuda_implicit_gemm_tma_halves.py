@@ -141,7 +141,7 @@ def _largest(random: np.random.Generator) -> tuple[Array, Array]:
 
 def _least(random: np.random.Generator) -> tuple[Array, Array]:
     x, weight = _normal(random)
-    return x * 1e-32, weight * 1e2
+    return x * 1e-28, weight
 
 
 def _with_zeros(random: np.random.Generator) -> tuple[Array, Array]:

@@ -13,14 +13,14 @@
 //                first, and are added, scaled, to others in registers, to nearest. Those are 2^-30 * y * the filter's scale, so that
 //                what is finite at the end is finite before
 //   range        a value smaller than the largest of its pixel's stage by 2^-16, of its filter so far by 2^-13 at worst, keeps
-//                fewer bits than the 22 of its parts; in float32's last orders, below 2^-107, do all
+//                fewer bits than the 22 of its parts; pixels below 2^-98 do too, and sums below some 2^-108 are flushed
 
 #define PART_THREADS 96
 #define STEPS (ROW_BYTES / 4 / 16)  // instructions along gemm_k
 #define FILTER_LIMIT 0x1p15f  // of scaled weights: float16 ends at 65504
 #define FITTED_EXPONENT 12    // of a filter's largest weight where its scale falls: what follows may be eight times as large
 #define PIXEL_EXPONENT 14     // of a pixel's largest value
-#define LEAST_EXPONENT -105   // of it; below, its scale times 2^-30 would be too small for float32
+#define LEAST_EXPONENT -82    // of it; below, what its sums are multiplied by would be subnormal, and flushed
 #define HELD_EXPONENT 30
 #define SCALES_BYTES (16 + 12 * BF)  // of a stage
 #define CHUNKS (BF / INSTRUCTION_N)
