@@ -266,7 +266,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LOADER_REGISTERS));
         if (threadIdx.x < 32 && is_elected()) load_tiles(x_map, weight_map, ring_bytes, full, empty, sizes);
 #if IS_OF_HALVES
-        if (threadIdx.x >= 32) part_weights(ring_place, scales, full, parted, sizes);
+        const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
+        if (warp > 0) part_weights(warp, ring_place, scales, full, parted, sizes);
 #elif PRODUCTS == 3
         if (threadIdx.x >= 32) part_weights(ring_place, full, parted, sizes);
 #endif

@@ -24,7 +24,7 @@
 #define HELD_EXPONENT 30
 #define SCALES_BYTES (16 + 12 * BF)  // of a stage
 #define CHUNKS (BF / INSTRUCTION_N)
-static_assert(ROW_BYTES == 128, "the swizzle that is taken apart here");
+static_assert(ROW_BYTES == 128 && STEPS == 2, "the swizzle that is taken apart here");
 
 __device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 // Below 2^128 what they fall short of: of 0 and subnormal values the least exponent, of an infinity and NaN 128.
@@ -76,16 +76,15 @@ __device__ __forceinline__ float2 ending_factors(float scale) {
 }
 
 #define PART_WARPS (PART_THREADS / 32)
-#define READS_AHEAD (BP <= 128)  // else a stage's products take long enough, and registers are few
-#define UNROLLED (READS_AHEAD ? EIGHTS : 1)
 #define EIGHTS ((BF / 8 + PART_WARPS - 1) / PART_WARPS)  // of filters, a warp's at most
 // Threads 32 to 127, for as many stages as are loaded; `parted` counts warps. A warp takes every third eight filters, eight lanes
 // a filter, of which lane j has channels 4j .. 4j+3: filters 0, 4, 1 and 5, and those 2 behind.
 class WeightParts {
    public:
     // `scales` has one for every filter, which are read and written by eight lanes alone.
-    __device__ __forceinline__ WeightParts(float* scales, const Sizes& sizes)
-        : loaded_(min(BF / 8, (sizes.K + 7) / 8)), scales_(scales + own()) {}
+    // `warp`, 1 to 3, is told for the assembler to know that a warp's threads go the same way.
+    __device__ __forceinline__ WeightParts(float* scales, int warp, const Sizes& sizes)
+        : first_(warp - 1), loaded_(min(BF / 8, (sizes.K + 7) / 8)), scales_(scales + own()) {}
 
     __device__ __forceinline__ void begin_tile() const {
 #pragma unroll 1
@@ -99,65 +98,65 @@ class WeightParts {
         unsigned char* const rows = weight + own() * ROW_BYTES;
         int fell = 0;
         Eight now, next;
-        if (READS_AHEAD) next.read(rows, scale(0, 0));
-#pragma unroll UNROLLED
+        next.read(rows, scale(0, 0));
+#pragma unroll
         for (int i = 0; i < EIGHTS; ++i) {
             if (!is_loaded(i)) break;
-            if (READS_AHEAD)
-                now = next;
-            else
-                now.read(rows + behind(i, 0) * ROW_BYTES, scale(i, 0));
-            if (READS_AHEAD && i + 1 < EIGHTS && is_loaded(i + 1)) next.read(rows + behind(i + 1, 0) * ROW_BYTES, scale(i + 1, 0));
-            if (__any_sync(0xFFFFFFFF, now.largest_scaled() >= FILTER_LIMIT)) {
+            now = next;
+            if (i + 1 < EIGHTS && is_loaded(i + 1)) next.read(rows + behind(i + 1, 0) * ROW_BYTES, scale(i + 1, 0));
+            now.scale_values();
+            if (__any_sync(0xFFFFFFFF, now.largest() >= FILTER_LIMIT)) {
                 fell |= 1 << i;
+                now.read(rows + behind(i, 0) * ROW_BYTES, scale(i, 0));
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const float ratio = fit(now.scale[half], largest_of_lanes<8>(largest_of(now.raw[half])));
+                    const float ratio = fit(now.scale[half], largest_of_lanes<8>(largest_of(now.value[half])));
                     if (threadIdx.x % 8 == 0) told.ratio(own())[behind(i, half)] = ratio, *scale(i, half) = now.scale[half];
                 }
+                now.scale_values();
             }
             __syncwarp();  // all lanes have read
             now.write(rows + behind(i, 0) * ROW_BYTES);
         }
-        if (threadIdx.x % 32 == 0) *told.fell(threadIdx.x / 32) = fell;
+        if (threadIdx.x % 32 == 0) *told.fell(first_ + 1) = fell;
         __syncwarp();
         if (is_last && threadIdx.x % 8 < 2) tell_ends(told, threadIdx.x % 8);
     }
 
    private:
-    __device__ __forceinline__ static int first() { return threadIdx.x / 32 - 1; }
     __device__ __forceinline__ static int line() { return threadIdx.x / 8 % 2 * 4 + threadIdx.x / 16 % 2; }
     // A thread's first filter, and how far behind it another is.
-    __device__ __forceinline__ static int own() { return first() * 8 + line(); }
+    __device__ __forceinline__ int own() const { return first_ * 8 + line(); }
     __device__ __forceinline__ static constexpr int behind(int i, int half) { return i * PART_WARPS * 8 + half * 2; }
-    __device__ __forceinline__ bool is_loaded(int i) const { return first() + i * PART_WARPS < loaded_; }
+    __device__ __forceinline__ bool is_loaded(int i) const { return first_ + i * PART_WARPS < loaded_; }
     __device__ __forceinline__ float* scale(int i, int half) const { return scales_ + behind(i, half); }
 
     // A thread's values of eight filters, whose first line of this thread begins at `row`.
     struct Eight {
-        float4 raw[2];
+        float4 value[2];
         float scale[2];
 
         __device__ __forceinline__ void read(const unsigned char* row, const float* scales) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                raw[half] = *(const float4*)(row + half * 2 * ROW_BYTES + (threadIdx.x % 8 ^ line() ^ half * 2) * 16);
+                value[half] = *(const float4*)(row + half * 2 * ROW_BYTES + (threadIdx.x % 8 ^ line() ^ half * 2) * 16);
                 scale[half] = scales[half * 2];
             }
         }
-        __device__ __forceinline__ float largest_scaled() const {
-            return fmaxf(largest_of(scaled(raw[0], scale[0])), largest_of(scaled(raw[1], scale[1])));
+        __device__ __forceinline__ void scale_values() {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) value[half] = scaled(value[half], scale[half]);
         }
+        __device__ __forceinline__ float largest() const { return fmaxf(largest_of(value[0]), largest_of(value[1])); }
         // 16 bytes of a step are of channels 4l and 4l+1, the next of 4l+2 and 4l+3; low parts lie 64 behind the high ones.
         __device__ __forceinline__ void write(unsigned char* row) const {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 unsigned char* const own = row + half * 2 * ROW_BYTES + threadIdx.x % 4 * 4;
                 const int chunk = threadIdx.x % 8 / 4 * 2 ^ line() ^ half * 2;
-                const float4 value = scaled(raw[half], scale[half]);
                 unsigned high[2], low[2];
-                part_pair(value.x, value.y, high[0], low[0]);
-                part_pair(value.z, value.w, high[1], low[1]);
+                part_pair(value[half].x, value[half].y, high[0], low[0]);
+                part_pair(value[half].z, value[half].w, high[1], low[1]);
                 *(unsigned*)(own + chunk * 16) = high[0];
                 *(unsigned*)(own + (chunk ^ 1) * 16) = high[1];
                 *(unsigned*)(own + (chunk ^ 4) * 16) = low[0];
@@ -180,14 +179,14 @@ class WeightParts {
         }
     }
 
-    int loaded_;  // eights
+    int first_, loaded_;  // eights
     float* scales_;
 };
 
-__device__ __forceinline__ void part_weights(unsigned char* ring, unsigned char* scales, unsigned full, unsigned parted,
-                                             const Sizes& sizes) {
+__device__ __forceinline__ void part_weights(int warp, unsigned char* ring, unsigned char* scales, unsigned full,
+                                             unsigned parted, const Sizes& sizes) {
     const Stages stages = stages_of(sizes);
-    const WeightParts weight((float*)(scales + STAGES * SCALES_BYTES), sizes);
+    const WeightParts weight((float*)(scales + STAGES * SCALES_BYTES), warp, sizes);
     Ring turn;
 #pragma unroll 1
     for (unsigned tile = FIRST_TILE; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
@@ -215,13 +214,11 @@ struct PixelParts {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float4 value[STEPS];
-            float largest = 0.0f;
 #pragma unroll
-            for (int k = 0; k < STEPS; ++k) {
+            for (int k = 0; k < STEPS; ++k)
                 value[k] = *(const float4*)(rows + (half * 8 + row) * ROW_BYTES + ((k * 4 + l) ^ row) * 16);
-                largest = fmaxf(largest, largest_of(value[k]));
-            }
-            const int exponent = max(exponent_of(largest_of_lanes<4>(largest)), LEAST_EXPONENT);
+            const float largest = largest_of_lanes<4>(fmaxf(largest_of(value[0]), largest_of(value[1])));
+            const int exponent = max(exponent_of(largest), LEAST_EXPONENT);
             const float scale = power_of_two(PIXEL_EXPONENT - exponent);
             factor[half] = power_of_two(exponent - PIXEL_EXPONENT) * power_of_two(-HELD_EXPONENT);
 #pragma unroll
