@@ -2,100 +2,99 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.rounding import in_scaled_halves, nearest
 from conv_advisor.data.problem import DType
+from conv_advisor.kernels.builds import kept_build
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import TILES_OF_HALVES, Tile, tiles_for
+from conv_advisor.kernels.cuda.parts.source import path_of
 
-CHANNELS = 32
-"""Of a stage, which are 128 bytes of a row."""
 Array = np.ndarray
+SHIM = Path(__file__).with_name("halves_shim.h")
+HEADER = path_of(plan.SOURCE.name).with_name("three_products_of_halves.cuh")
+STAGES = 5
+EMULATED = [tile for tile in TILES_OF_HALVES if (tile.bp, tile.bf) in ((256, 128), (128, 192))]
+"""One of several products of 64 pixels, one of several of a part of the filters."""
 
 
-def swizzled(row: int, byte: int) -> int:
-    """Where a byte of a row of 128 lies in shared memory."""
-    return row * 128 + ((byte // 16) ^ row % 8) * 16 + byte % 16
+@pytest.fixture(scope="module", params=EMULATED, ids=lambda tile: f"{tile.bp}x{tile.bf}")
+def emulated(request: pytest.FixtureRequest) -> tuple[Tile, Any]:
+    """A tile, and its products compiled by g++."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    tile: Tile = request.param
+    text = HEADER.read_text()
+    written = (
+        text.index("__device__ __forceinline__ void part_pair"),
+        text.index("__device__ __forceinline__ float4 scaled"),
+    )
+    text, shim = text[: written[0]] + text[written[1] :], SHIM.read_text()  # PTX, which the shim has in C++
+    defines = (f"-DBP={tile.bp}", f"-DBF={tile.bf}", f"-DSTAGES={STAGES}")
+    command = ("g++", "-std=c++20", "-O2", "-mf16c", "-w", "-fPIC", "-shared", "-pthread", *defines)
+
+    def build(folder: Path) -> None:
+        (folder / "source.cuh").write_text(text)
+        (folder / "shim.cpp").write_text(shim)
+        files = (folder / "shim.cpp", "-o", folder / "products.so")
+        built = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr
+
+    return tile, ctypes.CDLL(str(kept_build("g++", [text, shim, *command], build) / "products.so"))
 
 
-def loaded(rows: Array) -> Array:
-    """Bytes of shared memory after the accelerator has loaded float32 (rows, 32)."""
-    memory = np.zeros(rows.size * 4, np.uint8)
-    for row, values in enumerate(rows.astype(np.float32)):
-        for byte, value in enumerate(values.view(np.uint8)):
-            memory[swizzled(row, byte)] = value
-    return memory
+def multiplied(emulated: tuple[Tile, Any], x: Array, weight: Array) -> Array:
+    """y (pixels, filters) of x (pixels, gemm_k) and weight (filters, gemm_k)."""
+    tile, library = emulated
+
+    def in_stages(rows: Array, count: int) -> Any:
+        laid_out = np.zeros((STAGES, count, 32), np.float32)
+        laid_out[:, : len(rows)] = rows.reshape(len(rows), STAGES, 32).swapaxes(0, 1)
+        return laid_out
+
+    operands = in_stages(x, tile.bp), in_stages(weight, tile.bf)
+    y = np.full((tile.bp, tile.bf), np.nan, np.float32)
+    pointers = (ctypes.c_void_p(array.ctypes.data) for array in (*operands, y))
+    library.multiply(*pointers, len(weight), STAGES)
+    return y[:, : len(weight)]
 
 
-def parts(values: Array) -> tuple[Array, Array]:
-    """Two halves of scaled values."""
-    high = values.astype(np.float16)
-    return high, (values.astype(np.float32) - high.astype(np.float32)).astype(np.float16)
-
-
-def part_in_place(memory: Array, filters: int) -> None:
-    """What `WeightParts::part` does to unscaled weights, by warp and lane."""
-    for warp in range(1, 4):
-        for i in range(-(-filters // 8 // 3)):
-            if warp - 1 + i * 3 >= filters // 8:
-                break
-            written: dict[int, Array] = {}
-            for lane in range(32):
-                piece, line = lane % 8, lane // 8 % 2 * 4 + lane // 16 % 2
-                rows = ((warp - 1) * 8 + line + i * 24) * 128
-                for half in range(2):
-                    at = rows + half * 2 * 128 + (piece ^ line ^ half * 2) * 16
-                    high, low = parts(memory[at : at + 16].view(np.float32))
-                    own, chunk = rows + half * 2 * 128 + piece % 4 * 4, (piece // 4 * 2) ^ line ^ half * 2
-                    pairs = (high[:2], high[2:], low[:2], low[2:])
-                    for moved, pair in zip((0, 1, 4, 5), pairs, strict=True):
-                        place = chunk ^ moved
-                        assert own + place * 16 not in written
-                        written[own + place * 16] = pair.view(np.uint8)
-            for at, pair in written.items():
-                memory[at : at + 4] = pair
-
-
-def operand_b(memory: Array, filters: int, first_byte: int) -> Array:
-    """What wgmma reads as b (filters, 16) from a descriptor that begins so far into the first row."""
-    places = [[swizzled(row, first_byte + k * 2) // 2 for k in range(16)] for row in range(filters)]
-    operand: Array = memory.view(np.float16)[np.array(places)]
-    return operand
-
-
-def operand_a(memory: Array, step: int) -> tuple[Array, Array]:
-    """Both parts of a (16, 16), put together from a warp's registers, in rows of pixels."""
-    high, low = np.zeros((16, 16), np.float16), np.zeros((16, 16), np.float16)
-    for lane in range(32):
-        quarter, fragment_row = lane % 4, lane // 4
-        pixel = fragment_row % 2 * 4 + fragment_row // 2
-        for half in range(2):
-            at = (half * 8 + pixel) * 128 + ((step * 4 + quarter) ^ pixel) * 16
-            of_high, of_low = parts(memory[at : at + 16].view(np.float32))
-            for register, pair in ((half, slice(0, 2)), (half + 2, slice(2, 4))):
-                # PTX: register 0 and 2 are rows lane / 4, 1 and 3 eight below; 2 and 3 columns eight to the right.
-                assert register % 2 == half
-                columns = slice(quarter * 2 + register // 2 * 8, quarter * 2 + register // 2 * 8 + 2)
-                high[half * 8 + pixel, columns], low[half * 8 + pixel, columns] = of_high[pair], of_low[pair]
-    return high, low
-
-
-@pytest.mark.parametrize("filters", [8, 64, 128, 192])
-def test_operands_meet_their_partners(filters: int) -> None:
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("growth", [1, 30], ids=["scales that stay", "scales that fall in every stage"])
+def test_the_kernel_multiplies_as_its_emulation_does(
+    emulated: tuple[Tile, Any], growth: int, *, is_whole: bool
+) -> None:
+    tile, _ = emulated
     random = np.random.default_rng(0)
-    x, weight = random.standard_normal((16, CHANNELS)), random.standard_normal((filters, CHANNELS))
-    of_x, of_weight = loaded(x), loaded(weight)
-    part_in_place(of_weight, filters)
-    sums = np.zeros((16, filters))
-    for step in range(2):
-        high, low = operand_a(of_x, step)
-        b_high, b_low = (operand_b(of_weight, filters, part * 64 + step * 32).astype(np.float64) for part in range(2))
-        sums += low.astype(np.float64) @ b_high.T + high.astype(np.float64) @ (b_high + b_low).T
-    np.testing.assert_allclose(sums, x.astype(np.float32).astype(np.float64) @ weight.astype(np.float32).T, atol=1e-5)
+    x = random.standard_normal((tile.bp, STAGES * 32)) * 10 ** random.uniform(-6, 6, (tile.bp, 1))
+    weight = random.standard_normal((tile.bf if is_whole else tile.bf - 52, STAGES * 32))
+    weight *= float(growth) ** (np.arange(STAGES * 32) // 32) * 10 ** random.uniform(-6, 6, (len(weight), 1))
+    x[::3, 32:64], weight[::5, :32] = 0, 0
+    x, weight = nearest(x), nearest(weight)
+    y, expected = multiplied(emulated, x, weight), in_scaled_halves(x, weight.T, is_restored=False)
+    size = np.sqrt(x**2 @ weight.T**2)  # of sums of random sign
+    assert np.abs((y - x @ weight.T) / size).max() < 1e-6
+    assert np.abs((y - expected) / size).max() < 3e-7
+    assert (y == expected).mean() > 0.98
+
+
+def test_not_a_number_and_infinity_spread_in_their_pixel_or_filter_alone(emulated: tuple[Tile, Any]) -> None:
+    tile, _ = emulated
+    random = np.random.default_rng(0)
+    x, weight = random.standard_normal((tile.bp, STAGES * 32)), random.standard_normal((tile.bf, STAGES * 32))
+    x[5, 40], x[100, 3], weight[7, 70], weight[50, 159] = np.nan, -np.inf, np.inf, np.nan
+    is_off = np.zeros((tile.bp, tile.bf), bool)
+    is_off[[5, 100]], is_off[:, [7, 50]] = True, True
+    assert np.array_equal(~np.isfinite(multiplied(emulated, x, weight)), is_off)
 
 
 def test_a_warp_reads_and_writes_all_banks() -> None:
