@@ -28,6 +28,16 @@ STEP: Final = 8
 LOST: Final = {1: 0.375, 2: 0.41, 4: 0.78}
 """By the steps of a chain, the share of a sum, in units of 2^-23, that makes up for what truncation cut from it:
 rounded, it is right on average. The kernels have it in `tf32.cuh`."""
+STAGE: Final = 32
+"""Of gemm_k, from zero, where parts are of float16."""
+HALF_STEP: Final = 16
+"""`STEP` of float16."""
+FILTER_LIMIT: Final = 15
+FITTED: Final = 12
+PIXEL: Final = 14
+LEAST: Final = -82
+HELD: Final = 30
+"""Exponents of scales there: `three_products_of_halves.cuh` says what they limit."""
 ZEROS: Final = 0x3F
 """A sum whose last bits are zeros may be a whole number, of which nothing was cut: it stays what it is."""
 
@@ -115,6 +125,58 @@ def in_chains(
     return restored(sums, chain // STEP) if is_restored else sums
 
 
+def _exponent(values: Floats) -> np.ndarray:
+    """floor(log2 of values), of zeros so far below that limits decide."""
+    with np.errstate(divide="ignore"):
+        exponents: np.ndarray = np.where(values > 0, np.frexp(values)[1] - 1, -1000)
+    return exponents
+
+
+def _flushed(values: Floats) -> Floats:
+    """Round to the nearest float32 where subnormal ones are zeros."""
+    flushed: Floats = np.where(np.abs(values) < 2.0**-126, 0, nearest(values))
+    return flushed
+
+
+def _halves(values: Floats) -> tuple[Floats, Floats]:
+    """Both float16 parts of scaled values."""
+    high = values.astype(np.float32).astype(np.float16).astype(np.float64)
+    return high, (values - high).astype(np.float32).astype(np.float16).astype(np.float64)
+
+
+def in_scaled_halves(weight: Floats, columns: Floats, *, is_restored: bool = True) -> Floats:
+    """Multiply as `three_products_of_halves.cuh` does, with ``weight`` for its pixels and ``columns`` for its filters.
+
+    Parameters
+    ----------
+    weight, columns : float64 array
+    is_restored : bool
+        Whether the sums are `restored`.
+    """
+    sums = np.zeros((len(weight), columns.shape[1]))
+    scale = np.full(columns.shape[1], 126)
+    for first in range(0, len(columns), STAGE):
+        rows, own = weight[:, first : first + STAGE], columns[first : first + STAGE]
+        largest = _exponent(np.abs(own).max(axis=0))
+        lowered = np.where(largest + scale >= FILTER_LIMIT, FITTED - largest, scale)
+        sums = _flushed(sums * 2.0 ** (lowered - scale))
+        scale = lowered
+        of_row = np.maximum(_exponent(np.abs(rows).max(axis=1)), LEAST)[:, None]
+        left, left_low = _halves(rows * 2.0 ** (PIXEL - of_row))
+        right, right_low = _halves(own * 2.0**scale)
+        part = np.zeros_like(sums)
+        steps = [slice(k, k + HALF_STEP) for k in range(0, len(own), HALF_STEP)]
+        for step in steps:
+            part = truncated(part + left_low[:, step] @ right[step])
+            part = truncated(part + left[:, step] @ right_low[step])
+        for step in steps:
+            part = truncated(part + left[:, step] @ right[step])
+        sums = _flushed(sums + part * 2.0 ** (of_row - PIXEL - HELD))
+    if is_restored:
+        sums = restored(sums, STAGE // HALF_STEP)
+    return nearest(sums * 2.0 ** (HELD - scale))
+
+
 WAYS: Final[dict[str, Multiply]] = {
     "FFMA (round to nearest)": fused,
     "3xTF32, one chain over gemm_k": partial(in_chains, chain=9 * CHANNELS),
@@ -123,6 +185,8 @@ WAYS: Final[dict[str, Multiply]] = {
         f"3xTF32, chains of {chain}, compensated": partial(in_chains, chain=chain, is_restored=True)
         for chain in (32, 16, 8)
     },
+    "3 products of scaled float16 parts, chains of 32": partial(in_scaled_halves, is_restored=False),
+    "3 products of scaled float16 parts, chains of 32, compensated": in_scaled_halves,
     "3xTF32 of truncated parts, chains of 8": partial(in_chains, chain=8, high=cut_to_tf32),
 }
 

@@ -331,7 +331,7 @@ def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_recei
     deep, shallow = (problem_of(SHAPES[name], dtype) for name in ("same_3x3_tails", "dense"))
     cuts = [(cut.tile, cut.cluster) for cut in plan.expected(deep, GPU) if isinstance(cut.tile, Tile)]
     assert {tile for tile, cluster in cuts if cluster == max(CLUSTERS)} == {
-        tile for tile in tiles_for(dtype) if not tile.by_turns
+        tile for tile in tiles_for(dtype) if tile.is_shareable
     }
     for tile, cluster in cuts:
         boxes = tile.boxes(dtype, SPLIT_BOX)

@@ -13,10 +13,11 @@ import pytest
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tma import small, split, straight
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import Tile, tiles_for
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import TILES, TILES_OF_HALVES, Tile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
@@ -171,12 +172,45 @@ def test_equal_inputs_give_equal_bits_by_split_tiles(runner: Any, cluster: int, 
 def test_equal_inputs_give_equal_bits(runner: Any, cluster: int, dtype: DType, epilogue: Epilogue) -> None:
     problem = problem_of("same_3x3_wide", dtype, epilogue)
     operands = runner.make_operands(problem, 0)
-    launch = prepare_cut(runner, problem, Cut(tiles_for(dtype)[0], cluster))
+    launch = prepare_cut(runner, problem, Cut((TILES_OF_HALVES[2:] if dtype is DType.FLOAT32 else TILES)[0], cluster))
     outputs = []
     for _ in range(3):
         runner.first_run(problem, launch, operands)
         outputs.append(operands.y.get())
     assert all(np.array_equal(each, outputs[0]) for each in outputs[1:])
+
+
+@pytest.mark.parametrize("cluster", [1, 3])
+@pytest.mark.parametrize("tile", TILES_OF_HALVES, ids=str)
+@pytest.mark.parametrize("name", ["dense_tails", "same_3x3_tails"])
+def test_halves_have_a_scale_for_every_pixel_and_filter(runner: Any, name: str, tile: Tile, cluster: int) -> None:
+    """Images, filters and what of a filter comes late are of any size, some zero, and only NaN and infinity spread."""
+    import cupy
+
+    if cluster > 1 and not tile.is_shareable:
+        return
+    problem = problem_of(name, DType.FLOAT32)
+    random = np.random.default_rng(0)
+    x, weight = (random.standard_normal(shape) for shape in (problem.x_shape, problem.weight_shape))
+    x *= 10.0 ** random.integers(-9, 9, (problem.n, 1, 1, 1))
+    weight *= 10.0 ** random.integers(-9, 9, (problem.k, 1, 1, 1))
+    weight[:, :, :, 32:] *= 100  # scales fall while sums are there already
+    x[:, :2], weight[::7], weight[3::7, :, :, :32], x[..., :32] = 0, 0, 0, x[..., :32] * 1e-3
+    x, weight = x.astype(np.float32), weight.astype(np.float32)
+    expected = reference.convolve(problem, x, weight)
+    y = cupy.full(problem.y_shape, np.nan, np.float32)
+    launch = prepare_cut(runner, problem, Cut(tile, cluster))
+    launch.run(cupy.asarray(x), cupy.asarray(weight), y)
+    largest = np.maximum(np.abs(expected).max(axis=(1, 2), keepdims=True), 1e-37)  # of an image by a filter
+    assert np.abs((cupy.asnumpy(y) - expected) / largest).max() <= tolerance(problem)
+
+    x[0, 5, 5, 1], x[1, 5, 5, 40], weight[5, 0, 0, 3] = np.nan, np.inf, np.nan
+    launch.run(cupy.asarray(x), cupy.asarray(weight), y)
+    is_off = ~np.isfinite(cupy.asnumpy(y))
+    reach = slice(5 - problem.pad_h, 6 + problem.pad_h)
+    spreads = np.zeros(is_off.shape, bool)
+    spreads[:2, reach, reach], spreads[..., 5] = True, True
+    assert (is_off == spreads).all()
 
 
 @pytest.mark.parametrize("name", ["dense_small", "same_3x3_few"])

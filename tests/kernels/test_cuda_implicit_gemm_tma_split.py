@@ -121,5 +121,8 @@ def test_the_rule_takes_a_cut_about_as_fast_as_the_fastest(dtype: str, layers: i
 
 
 def name_of(cut: Cut[plan.AnyTile]) -> str:
+    """Tiles of halves were not timed then."""
     kind = ("by turns " if cut.tile.by_turns else "large ") if isinstance(cut.tile, Tile) else ""
+    if isinstance(cut.tile, Tile) and cut.tile.of_halves:
+        kind = "of halves "
     return f"{kind}{cut.tile.bp}x{cut.tile.bf} {cut.cluster}"

@@ -78,10 +78,11 @@ class Boxes {
     // A thread's sums of 8 columns: rows lane / 4 and 8 more, columns lane % 4 * 2 and the next. A box has a pixel a line,
     // whose 16 bytes c lie at c ^ line % 8, of 64 bytes at c ^ line % 8 / 2. What a warp reads of the residual it overwrites itself.
 #ifdef STORAGE_FLOAT32
-    // Threads of odd rows take the columns in another order than those of even ones: then sixteen of them meet all banks.
+    // Threads of odd pixels take the columns in another order than those of even ones: then sixteen of them meet all banks.
+    // Those sixteen have pixels 0 to 3, or where it IS_OF_HALVES 0, 4, 1 and 5.
     __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, const Bias& bias, float (&sum)[TILES_N][4],
                                          int first, unsigned first_filter, const Sizes& sizes) const {
-        const int lane = threadIdx.x % 32, row = lane / 4, swapped = row % 2 * 2;
+        const int lane = threadIdx.x % 32, row = pixel_of_row(lane / 4), swapped = row % 2 * (2 - IS_OF_HALVES);
         to += (first_line() + row) * BOX_LINE_BYTES + lane % 2 * 8;
 #pragma unroll
         for (int j = 0; j < BOX_FILTERS / 8; ++j) {
@@ -89,7 +90,7 @@ class Boxes {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const unsigned at = place + half * 8 * BOX_LINE_BYTES;
-                const float(&even)[4] = sum[first + j], (&odd)[4] = sum[first + (j ^ 2)];
+                const float(&even)[4] = sum[first + j], (&odd)[4] = sum[first + (j ^ (2 - IS_OF_HALVES))];
                 float two[] = {swapped ? odd[half * 2] : even[half * 2], swapped ? odd[half * 2 + 1] : even[half * 2 + 1]};
                 [[maybe_unused]] float residual[2] = {};
 #if RESIDUAL

@@ -2,7 +2,8 @@
 //
 //   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K); C and K multiples of 16 bytes
 //   types        two-byte elements, or float32 as tf32: the accelerator rounds x and weight on their way to shared memory;
-//                -DPRODUCTS=3: float32 by three products of tf32 (three_products.cuh)
+//                -DPRODUCTS=3: float32 by three products of tf32 (three_products.cuh), or where it IS_OF_HALVES of float16
+//                (three_products_of_halves.cuh)
 //   GEMM         rows are pixels of y, columns filters, gemm_k = R*S taps of C channels: tiles of BP pixels and BF filters,
 //                stages of ROW_BYTES of the channels of one tap; what lies behind the last channel is zeros
 //   x            IS_DENSE (1x1, stride 1, no padding): a matrix of pixels and channels, boxes of it. Else im2col mode: the
@@ -30,7 +31,7 @@
 #define PIXELS (BP / READERS)
 #define TILES_M (PIXELS / 64)
 #define TILES_N (BF / 8)
-#define STAGE_BYTES ((BP + (PRODUCTS == 3 ? 2 : 1) * BF) * ROW_BYTES)
+#define STAGE_BYTES ((BP + (PRODUCTS == 3 && !IS_OF_HALVES ? 2 : 1) * BF) * ROW_BYTES)
 // Pixels of a box of y, and threads that fill it: a group's, or a warp's, for blocks to share tiles out evenly.
 #if IS_SPLIT
 #define BOX 16
@@ -47,7 +48,13 @@
 #define BOXES 2  // of each filler in shared memory
 #define CHANNELS (ROW_BYTES / (int)sizeof(Storage))
 // Of a thread that multiplies, and of the group that loads: together as many as three groups begin with.
-#if PRODUCTS == 3
+#if IS_OF_HALVES && TILES_M * TILES_N * 4 > 96
+#define REGISTERS 224
+#define LOADER_REGISTERS 56
+#elif IS_OF_HALVES
+#define REGISTERS 184
+#define LOADER_REGISTERS 136
+#elif PRODUCTS == 3
 #define REGISTERS 216
 #define LOADER_REGISTERS 72
 #elif BY_TURNS
@@ -91,9 +98,17 @@ __device__ __forceinline__ bool is_in_y(const Part& box, const Sizes& sizes) {
     return box.pixel < sizes.pixels && box.filter < (unsigned)sizes.K;
 }
 
+// Of eight pixels that a warp multiplies, the one in row `row` of its fragments.
+__device__ __forceinline__ int pixel_of_row(int row) { return IS_OF_HALVES ? row % 2 * 4 + row / 2 : row; }
+
 #include "clusters.cuh"
 #include "accelerator.cuh"
+#if IS_OF_HALVES
+#define OPERANDS_ARE_HALVES
+#define INSTRUCTION_N (BF > 128 ? BF / 2 : BF)  // a thread has registers for so many sums of a stage
+#else
 #define INSTRUCTION_N BF
+#endif
 #define SWIZZLE_BYTES ROW_BYTES
 #include "wgmma.cuh"
 #include "warp_products.cuh"
@@ -188,32 +203,14 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
 }
 
 #include "tf32.cuh"
+#if IS_OF_HALVES
+#include "three_products_of_halves.cuh"
+#elif PRODUCTS == 3
 #include "three_products.cuh"
+#endif
 
 // sum = the products of a group's part of a tile; by turns, all of it, and the turn `passes` as soon as the last are enqueued.
-#if PRODUCTS == 3
-__device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned char* ring, unsigned full, unsigned empty,
-                                              unsigned parted, int group, Ring& turn, int stages) {
-#pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage, turn.advance()) {
-        wait_for(full + turn.stage * 8, turn.parity);
-        wait_for(parted + turn.stage * 8, turn.parity);
-        const unsigned char* const from = ring + turn.stage * STAGE_BYTES;
-        float part[SUMS];
-        multiply_parts(part, from + group * PIXELS * ROW_BYTES, shared_address(from + BP * ROW_BYTES));
-        if (threadIdx.x % 32 == 0) arrive(empty + turn.stage * 8);
-#pragma unroll
-        for (int i = 0; i < TILES_M; ++i) {
-#pragma unroll
-            for (int j = 0; j < TILES_N; ++j) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) sum[i][j][e] += part[i][j][e];
-            }
-        }
-    }
-    restore_cut<ROW_BYTES / 32>(sum);
-}
-#else
+#if PRODUCTS == 1
 __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], unsigned ring_bytes, unsigned full, unsigned empty, int group,
                                               Ring& ring, const Stages& stages, bool passes) {
     unsigned read = 0;
@@ -249,6 +246,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     unsigned char* const ring_place = unaligned + (ring_bytes - shared_address(unaligned));
     const unsigned full = shared_address(barriers), empty = full + STAGES * 8, loaded = empty + STAGES * 8;
     const unsigned parted = loaded + FILLERS * BOXES * 8;
+    unsigned char* const scales = ring_place + STAGES * STAGE_BYTES + FILLERS * BOXES * BOX_BYTES;  // where it IS_OF_HALVES
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
             start_barrier(full + stage * 8, 1);
@@ -267,7 +265,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (group < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LOADER_REGISTERS));
         if (threadIdx.x < 32 && is_elected()) load_tiles(x_map, weight_map, ring_bytes, full, empty, sizes);
-#if PRODUCTS == 3
+#if IS_OF_HALVES
+        const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
+        if (warp > 0) part_weights(warp, ring_place, scales, full, parted, sizes);
+#elif PRODUCTS == 3
         if (threadIdx.x >= 32) part_weights(ring_place, full, parted, sizes);
 #endif
 #if IS_SPLIT
@@ -302,7 +303,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         ahead.read(epilogue, part.filter, sizes);
 #if PRODUCTS == 3
         float sum[SUMS] = {};  // here: to begin with the first stage's would take an instruction a sum in every stage
+#if IS_OF_HALVES
+        multiply_tile(sum, ring_place, scales, full, empty, parted, group, ring, stages.count());
+#else
         multiply_tile(sum, ring_place, full, empty, parted, group, ring, stages.count());
+#endif
 #else
         float sum[SUMS];
         if (BY_TURNS && tile >= gridDim.x) wait_for_turn(group);
@@ -317,5 +322,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         boxes.store(y_map, residual_map, epilogue, ahead, sum, part, sizes);
     }
     boxes.finish();
-    (void)parted, (void)ring_place;
+    (void)parted, (void)ring_place, (void)scales;
 }

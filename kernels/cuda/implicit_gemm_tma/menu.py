@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma.costs import Costs, SmallCosts, SplitCosts, StraightCosts
@@ -30,8 +32,14 @@ BOX_ROW_BYTES: Final = 128
 """Bytes of the filters of a pixel in a box, if they divide those of a tile; else half as many."""
 BOXES_BYTES: Final = GROUPS * 2 * BOX * BOX_ROW_BYTES
 """Boxes of y in shared memory: two per group."""
+SCALES_BYTES: Final = 16
+"""What warps that part the weight of a stage into halves tell those that multiply."""
+SCALES_BYTES_OF_FILTER: Final = 12
+"""The same of every filter."""
 SPLIT_ROW_BYTES: Final = 128
 """Bytes of a row where blocks share a tile: with shorter rows there is little to share."""
+MOST_SHARED_OF_HALVES: Final = 128 * 192
+"""Outputs of a tile of halves that blocks may share."""
 LEAST_PIXELS: Final = 4096
 """Pixels from which on half-empty rows are halved: with fewer pixels, blocks or warps may share gemm_k instead."""
 MOST_HALVED_BYTES: Final = 320
@@ -50,9 +58,11 @@ class Tile:
     stages : int
         Stages in shared memory at a time, with rows of 128 bytes.
     products : int
-        Products of tf32 per product of float32: 3, with both parts of the weight in shared memory; else 1.
+        Products on tensor cores per product of float32: 3, with both parts of the weight in shared memory; else 1.
     by_turns : bool
         Whether groups take whole tiles by turns, not half of each: one stores its sums while the other multiplies.
+    of_halves : bool
+        Whether these products are of float16 parts, which lie where the weight did, not of tf32 parts.
     """
 
     bp: int
@@ -60,6 +70,7 @@ class Tile:
     stages: int
     products: int = 1
     by_turns: bool = False
+    of_halves: bool = False
 
     def defines(self, row_bytes: int, *, is_dense: bool, is_split: bool) -> dict[str, int]:
         """The source's definitions for this tile."""
@@ -72,6 +83,7 @@ class Tile:
             "IS_SPLIT": int(is_split),
             "PRODUCTS": self.products,
             "BY_TURNS": int(self.by_turns),
+            "IS_OF_HALVES": int(self.of_halves),
         }
 
     def boxes(self, dtype: DType, pixels: int) -> int:
@@ -83,14 +95,24 @@ class Tile:
         return BOX_ROW_BYTES // (1 + (self.bf * dtype.itemsize_bytes % BOX_ROW_BYTES > 0))
 
     @property
+    def is_shareable(self) -> Any:
+        """Whether the blocks of a cluster may share it: with more sums a thread of halves has no registers for that."""
+        return np.logical_not(self.by_turns) & (
+            np.logical_not(self.of_halves) | (self.bp * self.bf <= MOST_SHARED_OF_HALVES)
+        )
+
+    @property
     def ring_bytes(self) -> int:
         """Shared memory of all stages."""
-        return self.stages * (self.bp + self.bf * (1 + (self.products == 3))) * ROW_BYTES[1]
+        copies: Any = (self.products == 3) & np.logical_not(self.of_halves)
+        ring_bytes: int = self.stages * (self.bp + self.bf * (1 + copies)) * ROW_BYTES[1]
+        return ring_bytes
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, then boxes of y."""
-        return ALIGNMENT + self.ring_bytes + BOXES_BYTES
+        """Shared memory of a block: stages, then boxes of y, then scales of filters, by stage and as they are."""
+        scales = (self.stages * (SCALES_BYTES + SCALES_BYTES_OF_FILTER * self.bf) + 4 * self.bf) * self.of_halves
+        return ALIGNMENT + int(self.ring_bytes) + BOXES_BYTES + scales
 
 
 TILES: Final = (
@@ -111,6 +133,11 @@ TILES_BY_TURNS: Final = tuple(
 """Tiles for whose sums one group has enough registers."""
 TILES_OF_PARTS: Final = (Tile(128, 128, stages=4, products=3), Tile(128, 64, stages=6, products=3))
 """Tiles for float32, for which a thread has registers for two sets of sums."""
+TILES_OF_HALVES: Final = tuple(
+    Tile(*sizes, products=3, of_halves=True)
+    for sizes in ((256, 128, 3), (128, 256, 3), (128, 192, 4), (128, 128, 5), (256, 64, 4), (128, 64, 7))
+)
+"""Tiles for float32 by float16 parts: with a second set of sums for 64 pixels by at most 128 filters."""
 
 
 _TF32: Final = Costs(
@@ -128,6 +155,12 @@ COSTS: Final[Mapping[DType, Costs]] = {
     DType.FLOAT16: _HALF,
     DType.BFLOAT16: _HALF,
 }
+HALVES_COSTS: Final = Costs(
+    loaded_bytes=59.0, pixel=2.35, stage=350.0, box=579.0, turn=0.0, start=3970.0, meeting=1260.0, push=379.0
+)
+"""Costs of float32 tiles of halves: not fitted yet; those of tf32 parts, with a guess for a stage."""
+LOCAL_BYTES: Final = 128
+"""Bytes that shared memory reads or writes in a cycle."""
 
 
 SMALL_COSTS: Final = SmallCosts(
@@ -252,6 +285,14 @@ def multiplied_bytes(problems: Problems) -> Any:
     return halves * half / stages_of(problems)
 
 
+def costs_of(tile: Tile, dtype: DType) -> Costs:
+    """The costs of a tile, or of several `stacked`."""
+    if dtype is not DType.FLOAT32:
+        return COSTS[dtype]
+    pairs = zip(astuple(HALVES_COSTS), astuple(COSTS[dtype]), strict=True)
+    return Costs(*(np.where(tile.of_halves, of_halves, of_parts) for of_halves, of_parts in pairs))
+
+
 def tiles_for(dtype: DType) -> tuple[Tile, ...]:
     """The tiles of a precision."""
-    return TILES_OF_PARTS if dtype is DType.FLOAT32 else TILES + TILES_BY_TURNS
+    return TILES_OF_PARTS + TILES_OF_HALVES if dtype is DType.FLOAT32 else TILES + TILES_BY_TURNS

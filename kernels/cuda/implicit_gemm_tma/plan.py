@@ -100,13 +100,13 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     problems : ConvProblem or Shapes
     device : Device
     """
-    costs, row_bytes = menu.COSTS[problems.dtype], row_bytes_of(problems)
+    costs, row_bytes = menu.costs_of(tile, problems.dtype), row_bytes_of(problems)
     x_bytes = menu.multiplied_bytes(problems)
-    multiplied = tile.bp * tile.bf * x_bytes * tile.products / BYTES_OF_CYCLE
+    multiplied = tile.bp * tile.bf * x_bytes * tile.products / np.where(tile.of_halves, 2, 1) / BYTES_OF_CYCLE
     shared = (tile.bp * x_bytes + tile.bf * row_bytes) / costs.loaded_bytes
     of_pixel, of_filter = row_cycles(problems, costs.pixel)
     walked = tile.bp * of_pixel + np.minimum(tile.bf, problems.k) * of_filter
-    in_turn = side_by_side(multiplied, shared, walked) + costs.stage
+    in_turn = side_by_side(multiplied, shared, walked, _local_cycles(tile, row_bytes)) + costs.stage
     summed = ceil_div(stages_of(problems), cluster) * in_turn
     stored = tile.boxes(problems.dtype, BOX) / cluster / np.where(tile.by_turns, 1, GROUPS) * costs.box
     turns = turns_of(tile, cluster, problems, device)
@@ -117,6 +117,16 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     of_tiles = np.where(np.greater(cluster, 1), together, alone)
     memory = memory_cycles(problems, device.processors or 1)
     return np.hypot(of_tiles, memory) / CYCLES_OF_US
+
+
+def _local_cycles(tile: Tile, row_bytes: Any) -> Any:
+    """Cycles of shared memory in a stage of halves: with less to multiply it is what limits most tiles.
+
+    x is written and read once, weight written twice and read once, and the halves of its rows by three products for
+    every 64 pixels. Of other tiles, whose fitted costs have it, 0.
+    """
+    moved = row_bytes * (2 * tile.bp + 3 * tile.bf) + row_bytes / 2 * tile.bf * tile.products * tile.bp / 64
+    return np.where(tile.of_halves, moved / menu.LOCAL_BYTES, 0.0)
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
@@ -132,7 +142,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
     tile, cluster = choice.tile, choice.cluster
     has_room = received_bytes(tile, cluster, problems.dtype) <= tile.ring_bytes
     is_shared = (
-        (cluster <= stages_of(problems)) & (row_bytes_of(problems) == SPLIT_ROW_BYTES) & has_room & ~tile.by_turns
+        (cluster <= stages_of(problems)) & (row_bytes_of(problems) == SPLIT_ROW_BYTES) & has_room & tile.is_shareable
     )
     us = np.where(is_shared | (cluster == 1), expect(tile, cluster, problems, device), np.inf)
     large = offered(choice, tile.bp * tile.bf, us, _grid(tile, cluster, problems, device))
@@ -169,7 +179,7 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
         tile.defines(row_bytes, is_dense=is_dense, is_split=is_split)
         for tile in tiles_for(dtype)
         for row_bytes, is_split in (*((row_bytes, False) for row_bytes in rows), (SPLIT_ROW_BYTES, True))
-        if not (is_split and tile.by_turns)
+        if tile.is_shareable or not is_split
         for is_dense in (False, True)
     )
 

@@ -8,7 +8,6 @@
 //   sums         the tensor cores cut them to float32, always towards zero: those of a stage begin at zero, the small products
 //                first, and are added to others in registers, to nearest
 
-#if PRODUCTS == 3
 #define PART_THREADS 96
 static_assert(ROW_BYTES == 128, "the swizzle in which x is read here");
 
@@ -75,4 +74,26 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
     commit_products();
     wait_for_all_products_but<0>(sum);
 }
-#endif
+
+// sum = the products of a group's part of a tile.
+__device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned char* ring, unsigned full, unsigned empty,
+                                              unsigned parted, int group, Ring& turn, int stages) {
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage, turn.advance()) {
+        wait_for(full + turn.stage * 8, turn.parity);
+        wait_for(parted + turn.stage * 8, turn.parity);
+        const unsigned char* const from = ring + turn.stage * STAGE_BYTES;
+        float part[SUMS];
+        multiply_parts(part, from + group * PIXELS * ROW_BYTES, shared_address(from + BP * ROW_BYTES));
+        if (threadIdx.x % 32 == 0) arrive(empty + turn.stage * 8);
+#pragma unroll
+        for (int i = 0; i < TILES_M; ++i) {
+#pragma unroll
+            for (int j = 0; j < TILES_N; ++j) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sum[i][j][e] += part[i][j][e];
+            }
+        }
+    }
+    restore_cut<ROW_BYTES / 32>(sum);
+}
