@@ -26,10 +26,9 @@ typedef unsigned short Bits;
 #define PER_WORD (4 / (int)sizeof(Bits))
 #define VECTOR (4 * PER_WORD)
 #define THREADS 256
-#define POSITIONS (512 / RUNS)  // of a tile that is staged
-#define PIECES 640              // of 16 bytes in its shared memory
-#define READS 3                 // of 16 bytes by a thread; a tile has at most 576
-#define MAGIC_BITS 22           // of quotients of numbers below 768
+#define READS 2        // of 16 bytes by a thread for a tile that is staged
+#define PIECES 640     // of 16 bytes in its shared memory, gaps included
+#define MAGIC_BITS 22  // of quotients of numbers below READS * THREADS
 
 struct __align__(16) Run {
     unsigned words[4];
@@ -40,7 +39,8 @@ struct Cut {
     unsigned images, plane;
     Divisor parts;                // tiles that a plane is cut into
     unsigned planes;              // of a channel in a tile; one where they are cut
-    unsigned pixels, pixels_magic;  // of a plane in a tile
+    unsigned pixels;              // of a plane in a tile
+    unsigned pairs, pairs_magic;  // of them
     unsigned is_whole;            // whether a tile has all channels, so that its images are one segment
     unsigned stride, pitch;       // from segment to segment, in memory and in shared memory
     unsigned pieces, pieces_magic;  // of a segment, at most
@@ -110,6 +110,7 @@ __device__ __forceinline__ void stage(const Bits* __restrict__ source, Bits* __r
     const unsigned segments = is_part ? channels : cut.is_whole ? 1 : images;
     const unsigned length = is_part ? pixels : (cut.is_whole ? images : 1) * channels * cut.plane;
     const int first = (first_image * C + first_channel) * cut.plane + first_pixel, elements = cut.images * C * cut.plane;
+    const unsigned wholes = max(elements - VECTOR + 1, 0);  // places from which 16 bytes lie in the tensor
     const unsigned misaligned = (size_t)source / sizeof(Bits) % VECTOR, skew = (misaligned + first) % VECTOR;
 
     Run read[READS];
@@ -121,12 +122,12 @@ __device__ __forceinline__ void stage(const Bits* __restrict__ source, Bits* __r
         const unsigned own_skew = (misaligned + begin) % VECTOR;
         at[i] = begin - own_skew + from;
         piece[i] = segment < segments && from < own_skew + length ? (int)((skew + segment * cut.pitch + from) / VECTOR) : -1;
-        if (piece[i] >= 0 && at[i] >= 0 && at[i] <= elements - VECTOR) read[i] = *(const Run*)(source + at[i]);
+        if (piece[i] >= 0 && (unsigned)at[i] < wholes) read[i] = *(const Run*)(source + at[i]);
     }
 #pragma unroll
     for (int i = 0; i < READS; ++i) {
         if (piece[i] < 0) continue;
-        if (at[i] >= 0 && at[i] <= elements - VECTOR) {
+        if ((unsigned)at[i] < wholes) {
             staged[piece[i]] = read[i];
         } else {  // the tensor begins or ends in it
 #pragma unroll 1
@@ -135,32 +136,37 @@ __device__ __forceinline__ void stage(const Bits* __restrict__ source, Bits* __r
         }
     }
     __syncthreads();
-    const unsigned run = threadIdx.x % RUNS, channel = first_channel + run * VECTOR;
-    if (channel >= CP) return;
+    const unsigned run = threadIdx.x % RUNS, channel = first_channel + run * VECTOR, pair = threadIdx.x / RUNS;
+    const unsigned image = pair * cut.pairs_magic >> MAGIC_BITS, pixel = (pair - image * cut.pairs) * 2;
+    if (channel >= CP || image >= images || pixel >= pixels) return;
+    const Bits* const from = (const Bits*)staged + (skew + image * cut.image_pitch + run * VECTOR * cut.row + pixel);
+    Bits* const to = target + (((first_image + image) * cut.plane + first_pixel + pixel) * CP + channel);
+    Run gathered[2];  // the second may be of no pixel, and is not stored then
 #pragma unroll
-    for (int i = 0; i < POSITIONS * RUNS / THREADS; ++i) {
-        const unsigned index = threadIdx.x / RUNS + i * (THREADS / RUNS), image = index * cut.pixels_magic >> MAGIC_BITS;
-        const unsigned pixel = index - image * cut.pixels;
-        if (image >= images || pixel >= pixels) continue;
-        const Bits* const from = (const Bits*)staged + (skew + image * cut.image_pitch + run * VECTOR * cut.row + pixel);
-        Run gathered;
+    for (int w = 0; w < 4; ++w) {
+        const Bits* const at_word = from + w * PER_WORD * cut.row;
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
+        for (int j = 0; j < 2; ++j) {
 #ifdef STORAGE_FLOAT32
-            gathered.words[w] = rounded(from[w * cut.row]);
+            gathered[j].words[w] = channel + w < C ? rounded(at_word[j]) : 0;
 #else
-            gathered.words[w] = from[2 * w * cut.row] | (unsigned)from[(2 * w + 1) * cut.row] << 16;
+            gathered[j].words[w] = at_word[j] | (unsigned)at_word[cut.row + j] << 16;
 #endif
         }
-        if (channel + VECTOR > C) {
-#pragma unroll
-            for (int w = 0; w < 4; ++w) {
-                const int kept = (int)(C - channel) - w * PER_WORD;
-                gathered.words[w] = kept <= 0 ? 0 : kept < PER_WORD ? gathered.words[w] & 0xFFFF : gathered.words[w];
-            }
-        }
-        *(Run*)(target + (((first_image + image) * cut.plane + first_pixel + pixel) * CP + channel)) = gathered;
     }
+#ifndef STORAGE_FLOAT32
+    if (channel + VECTOR > C) {
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+            const int kept = (int)(C - channel) - w * PER_WORD;
+            const unsigned mask = kept > 1 ? 0xFFFFFFFF : kept == 1 ? 0xFFFF : 0;
+            gathered[0].words[w] &= mask;
+            gathered[1].words[w] &= mask;
+        }
+    }
+#endif
+    *(Run*)to = gathered[0];
+    if (pixel + 1 < pixels) *(Run*)(to + CP) = gathered[1];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)

@@ -23,8 +23,8 @@ PACK_RUNS: Final = (1, 2, 4, 8)
 """Runs of channels in a tile of nhwc_pack.cu."""
 PACK_PIXELS: Final = (8, 4)
 """Pixels of a channel that a thread of nhwc_pack.cu reads at once, at most 16 bytes, where planes are multiples of them."""
-STAGED_AT_A_TIME: Final = 512
-"""Runs in a tile of nhwc_pack.cu that goes through shared memory, over all its positions."""
+PACK_PIECES: Final = 512
+"""Pieces of 16 bytes that the threads of nhwc_pack.cu read for a tile that goes through shared memory, at most."""
 PACK_THREADS: Final = 256
 _MAGIC_BITS: Final = 22
 """Of the quotients of small numbers in nhwc_pack.cu."""
@@ -196,9 +196,10 @@ class PackCut:
 
     def arguments(self) -> tuple[int, ...]:
         """The fields of nhwc_pack.cu's structure."""
+        pairs = ceil(self.pixels / 2)
         return (
             *(self.images, self.plane, self.parts, *divider(self.parts), self.planes),
-            *(self.pixels, magic(self.pixels, _MAGIC_BITS), int(self.is_whole), self.stride, self.pitch),
+            *(self.pixels, pairs, magic(pairs, _MAGIC_BITS), int(self.is_whole), self.stride, self.pitch),
             *(self.pieces, magic(self.pieces, _MAGIC_BITS), self.row, self.image_pitch),
         )
 
@@ -208,9 +209,10 @@ def pack_cut(problem: ConvProblem, images: int, plane: int) -> PackCut:
     if problem.layout is Layout.NHWC:
         images, plane = images * plane, 1
     run, runs = run_elements(problem.dtype), pack_runs(problem)
-    positions, channels = STAGED_AT_A_TIME // runs, runs * run
-    parts = ceil(plane / positions)
-    planes, pixels = max(positions // plane, 1), ceil(plane / parts)
+    channels, pairs = runs * run, PACK_THREADS // runs
+    planes = min(pairs // ceil(plane / 2), PACK_PIECES // (runs * plane + 1))
+    parts = 1 if planes else ceil(plane / (PACK_PIECES // channels * run - run + 1))
+    planes, pixels = max(planes, 1), ceil(plane / parts)
     is_whole = parts == 1 and problem.c <= channels
     stride = plane if parts > 1 else problem.c * plane
     length = pixels if parts > 1 else (planes * problem.c if is_whole else channels) * plane
