@@ -22,7 +22,7 @@ RUN_BYTES: Final = 16
 PACK_RUNS: Final = (1, 2, 4, 8)
 """Runs of channels in a tile of nhwc_pack.cu."""
 PACK_PIXELS: Final = (8, 4)
-"""Pixels of a channel that a thread of nhwc_pack.cu reads at once, at most 16 bytes, where planes are multiples of them."""
+"""Pixels of a channel that a thread of nhwc_pack.cu reads at once, at most 16 bytes, where planes are multiples."""
 PACK_PIECES: Final = 512
 """Pieces of 16 bytes that the threads of nhwc_pack.cu read for a tile that goes through shared memory, at most."""
 PACK_THREADS: Final = 256
@@ -126,7 +126,7 @@ def pack_runs(problem: ConvProblem) -> int:
 def pack_pixels(problem: ConvProblem) -> int:
     """Pixels of x that a thread transposes in registers; 0: x goes through shared memory.
 
-    It does where planes are no whole vectors, and where a pixel is one run, as stores would not fill sectors of 32 bytes.
+    It does where planes are no whole vectors, and where a pixel is one run, whose stores would fill half a sector.
     """
     if problem.layout is Layout.NHWC or pack_runs(problem) == 1:
         return 0
@@ -136,7 +136,7 @@ def pack_pixels(problem: ConvProblem) -> int:
 
 def pack_defines(problem: ConvProblem) -> dict[str, int]:
     """The definitions of nhwc_pack.cu for a problem."""
-    rounds = problem.layout is Layout.NCHW and problem.dtype.itemsize_bytes == 4  # noqa: PLR2004
+    rounds = problem.layout is Layout.NCHW and problem.dtype.itemsize_bytes == 4
     return {"RUNS": pack_runs(problem), "PIXELS": pack_pixels(problem), "ROUNDS": int(rounds)}
 
 
@@ -205,7 +205,7 @@ class PackCut:
 
 
 def pack_cut(problem: ConvProblem, images: int, plane: int) -> PackCut:
-    """The cut of ``images`` images of x, or of filters; channels that lie innermost already are planes of one element."""
+    """The cut of ``images`` images of x, or of filters; where channels lie innermost, every pixel is an image."""
     if problem.layout is Layout.NHWC:
         images, plane = images * plane, 1
     run, runs = run_elements(problem.dtype), pack_runs(problem)
@@ -226,7 +226,8 @@ def pack_cut(problem: ConvProblem, images: int, plane: int) -> PackCut:
 
 def pack_tiles(problem: ConvProblem) -> int:
     """Tiles of channels."""
-    return ceil(packed_channels(problem) // run_elements(problem.dtype) / pack_runs(problem))
+    runs: int = packed_channels(problem) // run_elements(problem.dtype)
+    return ceil(runs / pack_runs(problem))
 
 
 def pack_arguments(problem: ConvProblem, images: int, *, has_weight: bool) -> tuple[int, tuple[int, ...]]:
