@@ -137,20 +137,23 @@ __device__ __forceinline__ void stage(const Bits* __restrict__ source, Bits* __r
     }
     __syncthreads();
     const unsigned run = threadIdx.x % RUNS, channel = first_channel + run * VECTOR, pair = threadIdx.x / RUNS;
-    const unsigned image = pair * cut.pairs_magic >> MAGIC_BITS, pixel = (pair - image * cut.pairs) * 2;
+    const unsigned first_of_pair = pair * cut.pairs_magic >> MAGIC_BITS, pixel = (pair - first_of_pair * cut.pairs) * 2;
+    const bool is_point = cut.plane == 1;  // a pair is of two images
+    const unsigned image = is_point ? 2 * first_of_pair : first_of_pair, step = is_point ? cut.image_pitch : 1;
+    const bool has_second = is_point ? image + 1 < images : pixel + 1 < pixels;
     if (channel >= CP || image >= images || pixel >= pixels) return;
     const Bits* const from = (const Bits*)staged + (skew + image * cut.image_pitch + run * VECTOR * cut.row + pixel);
     Bits* const to = target + (((first_image + image) * cut.plane + first_pixel + pixel) * CP + channel);
-    Run gathered[2];  // the second may be of no pixel, and is not stored then
+    Run gathered[2];  // the second may be of no pixel; it is not stored then
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
         const Bits* const at_word = from + w * PER_WORD * cut.row;
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
 #ifdef STORAGE_FLOAT32
-            gathered[j].words[w] = channel + w < C ? rounded(at_word[j]) : 0;
+            gathered[j].words[w] = channel + w < C ? rounded(at_word[j * step]) : 0;
 #else
-            gathered[j].words[w] = at_word[j] | (unsigned)at_word[cut.row + j] << 16;
+            gathered[j].words[w] = at_word[j * step] | (unsigned)at_word[cut.row + j * step] << 16;
 #endif
         }
     }
@@ -166,7 +169,7 @@ __device__ __forceinline__ void stage(const Bits* __restrict__ source, Bits* __r
     }
 #endif
     *(Run*)to = gathered[0];
-    if (pixel + 1 < pixels) *(Run*)(to + CP) = gathered[1];
+    if (has_second) *(Run*)(to + CP) = gathered[1];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)

@@ -210,7 +210,7 @@ def pack_cut(problem: ConvProblem, images: int, plane: int) -> PackCut:
         images, plane = images * plane, 1
     run, runs = run_elements(problem.dtype), pack_runs(problem)
     channels, pairs = runs * run, PACK_THREADS // runs
-    planes = min(pairs // ceil(plane / 2), PACK_PIECES // (runs * plane + 1))
+    planes = min(pairs * 2 if plane == 1 else pairs // ceil(plane / 2), PACK_PIECES // (runs * plane + 1))
     parts = 1 if planes else ceil(plane / (PACK_PIECES // channels * run - run + 1))
     planes, pixels = max(planes, 1), ceil(plane / parts)
     is_whole = parts == 1 and problem.c <= channels
