@@ -141,5 +141,6 @@ def test_a_tile_fits_shared_memory_and_what_its_threads_read() -> None:
                 assert segments * cut.pieces <= packing.PACK_PIECES
                 pairs = ceil(cut.planes / 2) if plane == 1 else cut.planes * ceil(cut.pixels / 2)
                 assert pairs <= packing.PACK_THREADS // packing.pack_runs(problem)
-                last = run - 1 + (cut.planes - (plane > 1)) * cut.image_pitch + (channels - 1) * cut.row + cut.pixels + 1
+                images = cut.planes - (plane > 1)
+                last = run + images * cut.image_pitch + (channels - 1) * cut.row + cut.pixels
                 assert max(last, run - 1 + (segments - 1) * cut.pitch + cut.pieces * run) <= 640 * run
