@@ -57,6 +57,12 @@ inline float __int_as_float(int bits) {
     return value;
 }
 inline unsigned __umulhi(unsigned x, unsigned y) { return (uint64_t)x * y >> 32; }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+    const uint64_t bytes = (uint64_t)high << 32 | low;
+    unsigned chosen = 0;
+    for (int i = 0; i < 4; ++i) chosen |= (unsigned)(bytes >> (selector >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
+    return chosen;
+}
 inline unsigned __float_as_uint(float value) {
     unsigned bits;
     memcpy(&bits, &value, sizeof bits);

@@ -64,13 +64,11 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
 def start_packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
     """The packing of ``images`` images, and of weight: it takes x, weight, and where they are packed to."""
     kernel = load_kernel(packing.PACK_SOURCE, "nhwc_pack", problem.dtype, **packing.pack_defines(problem))
-    plane, taps = problem.h * problem.w, problem.r * problem.s
-    pixels, filter_taps = images * plane, problem.k * taps
-    x_tiles = packing.pack_tiles(problem, pixels)
-    blocks = x_tiles + (packing.pack_tiles(problem, filter_taps) if has_weight else 0)
-    sizes = (x_tiles, pixels, plane, filter_taps, taps, problem.c, packing.packed_channels(problem))
+    blocks, sizes = packing.pack_arguments(problem, images, has_weight=has_weight)
     begins_early = overlaps(packing.PACK_SOURCE)
-    return prepare_start(kernel, (blocks, 1, 1), packing.PACK_THREADS, 0, sizes, overlaps=begins_early)
+    return prepare_start(
+        kernel, (blocks, 1, 1), packing.PACK_THREADS, 0, sizes, overlaps=begins_early, is_structure=True
+    )
 
 
 def _multiplication(problem: ConvProblem, images: int, cut: Cut[Tile], *, is_behind_packing: bool = False) -> Start:

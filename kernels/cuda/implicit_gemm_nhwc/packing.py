@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.parts import shapes
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.division import divider, magic
 from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
@@ -19,9 +21,13 @@ RUN_BYTES: Final = 16
 """Bytes that one copy moves: channels are padded to whole runs."""
 PACK_RUNS: Final = (1, 2, 4, 8)
 """Runs of channels in a tile of nhwc_pack.cu."""
-PACKED_AT_A_TIME: Final = 512
-"""Runs in a tile of nhwc_pack.cu, over all its positions."""
+PACK_PIXELS: Final = (8, 4)
+"""Pixels of a channel that a thread of nhwc_pack.cu reads at once, at most 16 bytes, where planes are multiples."""
+PACK_PIECES: Final = 512
+"""Pieces of 16 bytes that the threads of nhwc_pack.cu read for a tile that goes through shared memory, at most."""
 PACK_THREADS: Final = 256
+_MAGIC_BITS: Final = 22
+"""Of the quotients of small numbers in nhwc_pack.cu."""
 PACKED_ALIGNMENT: Final = 256
 
 
@@ -117,20 +123,122 @@ def pack_runs(problem: ConvProblem) -> int:
     return next((count for count in PACK_RUNS if count >= runs), PACK_RUNS[-1])
 
 
-def pack_tiles(problem: ConvProblem, positions: int) -> int:
-    """Blocks that pack all channels of ``positions`` positions."""
-    runs: int = packed_channels(problem) // run_elements(problem.dtype)
-    return ceil(positions * pack_runs(problem) / PACKED_AT_A_TIME) * ceil(runs / pack_runs(problem))
+def pack_pixels(problem: ConvProblem) -> int:
+    """Pixels of x that a thread transposes in registers; 0: x goes through shared memory.
+
+    It does where planes are no whole vectors, and where a pixel is one run, whose stores would fill half a sector.
+    """
+    if problem.layout is Layout.NHWC or pack_runs(problem) == 1:
+        return 0
+    plane, most = problem.h * problem.w, run_elements(problem.dtype)
+    return next((pixels for pixels in PACK_PIXELS if pixels <= most and plane % pixels == 0), 0)
 
 
 def pack_defines(problem: ConvProblem) -> dict[str, int]:
     """The definitions of nhwc_pack.cu for a problem."""
-    return {"RUNS": pack_runs(problem), "IS_NHWC": int(problem.layout is Layout.NHWC)}
+    rounds = problem.layout is Layout.NCHW and problem.dtype.itemsize_bytes == 4
+    return {"RUNS": pack_runs(problem), "PIXELS": pack_pixels(problem), "ROUNDS": int(rounds)}
 
 
-def pack_definitions(_dtype: DType) -> tuple[Defines, ...]:
+def pack_definitions(dtype: DType) -> tuple[Defines, ...]:
     """The sets of definitions of nhwc_pack.cu."""
-    return tuple({"RUNS": runs, "IS_NHWC": is_nhwc} for runs in PACK_RUNS for is_nhwc in (0, 1))
+    is_wide = run_elements(dtype) == PACK_PIXELS[-1]
+    return tuple(
+        {"RUNS": runs, "PIXELS": pixels, "ROUNDS": rounds}
+        for runs in PACK_RUNS
+        for pixels in (0, *PACK_PIXELS)
+        if pixels <= run_elements(dtype) and (runs > 1 or pixels == 0)
+        for rounds in ((0, 1) if is_wide else (0,))
+        if rounds or pixels == 0 or not is_wide
+    )
+
+
+@dataclass(frozen=True)
+class PackCut:
+    """How a tensor is cut into tiles that go through the shared memory of nhwc_pack.cu.
+
+    Parameters
+    ----------
+    images, plane : int
+        Images, or filters, and the elements of a channel of one of them.
+    parts : int
+        Tiles that a plane is cut into.
+    planes : int
+        Planes of a channel in a tile; one where they are cut.
+    pixels : int
+        Elements of a plane in a tile.
+    is_whole : bool
+        Whether a tile has all channels of its images, so that they lie together.
+    stride, pitch : int
+        Elements from segment to segment, in memory and in shared memory.
+    pieces : int
+        Aligned 16 bytes that a segment lies in, at most.
+    row, image_pitch : int
+        Elements from channel to channel, and from image to image, in shared memory.
+    """
+
+    images: int
+    plane: int
+    parts: int
+    planes: int
+    pixels: int
+    is_whole: bool
+    stride: int
+    pitch: int
+    pieces: int
+    row: int
+    image_pitch: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the same channels."""
+        return ceil(self.images / self.planes) * self.parts
+
+    def arguments(self) -> tuple[int, ...]:
+        """The fields of nhwc_pack.cu's structure."""
+        pairs = ceil(self.pixels / 2)
+        return (
+            *(self.images, self.plane, self.parts, *divider(self.parts), self.planes),
+            *(self.pixels, pairs, magic(pairs, _MAGIC_BITS), int(self.is_whole), self.stride, self.pitch),
+            *(self.pieces, magic(self.pieces, _MAGIC_BITS), self.row, self.image_pitch),
+        )
+
+
+def pack_cut(problem: ConvProblem, images: int, plane: int) -> PackCut:
+    """The cut of ``images`` images of x, or of filters; where channels lie innermost, every pixel is an image."""
+    if problem.layout is Layout.NHWC:
+        images, plane = images * plane, 1
+    run, runs = run_elements(problem.dtype), pack_runs(problem)
+    channels, pairs = runs * run, PACK_THREADS // runs
+    planes = min(pairs * 2 if plane == 1 else pairs // ceil(plane / 2), PACK_PIECES // (runs * plane + 1))
+    parts = 1 if planes else ceil(plane / (PACK_PIECES // channels * run - run + 1))
+    planes, pixels = max(planes, 1), ceil(plane / parts)
+    is_whole = parts == 1 and problem.c <= channels
+    stride = plane if parts > 1 else problem.c * plane
+    length = pixels if parts > 1 else (planes * problem.c if is_whole else channels) * plane
+    pitch = ceil(length / run) * run + run + stride % run
+    return PackCut(
+        *(images, plane, parts, planes, pixels, is_whole, stride, pitch, ceil((length + run - 1) / run)),
+        row=pitch if parts > 1 else plane,
+        image_pitch=stride if is_whole else pitch,
+    )
+
+
+def pack_tiles(problem: ConvProblem) -> int:
+    """Tiles of channels."""
+    runs: int = packed_channels(problem) // run_elements(problem.dtype)
+    return ceil(runs / pack_runs(problem))
+
+
+def pack_arguments(problem: ConvProblem, images: int, *, has_weight: bool) -> tuple[int, tuple[int, ...]]:
+    """Blocks that pack ``images`` images, and weight, and the fields of the kernel's structure."""
+    plane, tiles_c, pixels = problem.h * problem.w, pack_tiles(problem), pack_pixels(problem)
+    x, weight = pack_cut(problem, images, plane), pack_cut(problem, problem.k, problem.r * problem.s)
+    tiles = ceil(images * plane * pack_runs(problem) / (PACK_THREADS * pixels)) if pixels else x.tiles
+    x_tiles = tiles * tiles_c
+    blocks = x_tiles + (weight.tiles * tiles_c if has_weight else 0)
+    sizes = (x_tiles, problem.c, packed_channels(problem), tiles_c, *divider(tiles_c), plane, *divider(plane))
+    return blocks, (*sizes, *x.arguments(), *weight.arguments())
 
 
 PACK_SOURCE: Final = Source("nhwc_pack", pack_definitions)
