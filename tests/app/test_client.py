@@ -8,10 +8,13 @@ import inspect
 import json
 import math
 import re
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -408,6 +411,57 @@ def test_an_answer_that_never_ends_is_given_up(is_async: bool, asked: tuple[str,
     script = Script(httpx.Response(200, stream=Endless()))
     with pytest.raises(Unreachable, match="not complete in time"):
         script.ask(is_async, *asked, within_s=1.0)
+
+
+@contextmanager
+def says_little(after_s: float) -> Iterator[str]:
+    """The address of a server that begins every answer, says something once more, and never ends it."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nretry: 1000\n\n")
+            time.sleep(after_s)
+            connection.sendall(b": nothing new\n\n")
+            connection.recv(1)  # until the client hangs up
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@both
+@pytest.mark.parametrize("asked", [("ready",), ("wait", "j1")], ids=lambda asked: asked[0])
+def test_a_deadline_holds_between_two_signs_of_life(is_async: bool, asked: tuple[str, ...]) -> None:
+    """A read may take as long as was left when the request was sent: the last one began shortly before the deadline."""
+
+    async def ask(url: str) -> None:
+        async with AsyncClient(url) as client:
+            await getattr(client, asked[0])(*asked[1:], deadline_s=5.0)
+
+    began = time.monotonic()
+    with says_little(after_s=4.5) as url, pytest.raises(Unreachable, match="not complete in time"):
+        if is_async:
+            asyncio.run(ask(url))
+        else:
+            with Client(url) as client:
+                getattr(client, asked[0])(*asked[1:], deadline_s=5.0)
+    assert 5.0 <= time.monotonic() - began < 7.0
+
+
+@both
+def test_a_wait_asks_for_the_job_itself_within_its_own_deadline(is_async: bool) -> None:
+    script = Script(problem(FULL), *[httpx.ConnectError("refused")] * 1000)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="refused"):
+        script.ask(is_async, "wait", "j1", within_s=2.0, deadline_s=60.0)
+    assert time.monotonic() - began < 4.0
 
 
 @both
