@@ -95,7 +95,7 @@ def one_border(url: str) -> Iterator[None]:
 
 @contextmanager
 def cut_off(response: httpx.Response, attempts: Attempts) -> Iterator[None]:
-    """End the connection of an answer once the deadline has passed: httpx limits each read, and not all of them together.
+    """End the connection of an answer once the deadline has passed: httpx limits each read, and not all together.
 
     Raises
     ------
