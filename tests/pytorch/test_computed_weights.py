@@ -217,6 +217,44 @@ def test_all_else_is_computed_by_each_call(
     assert torch.equal(network[0].gain, expected[0].gain)
 
 
+class Shared(nn.Module):
+    """A convolution whose weight, and the scale of whose batch norm, can be reached by other tensors too."""
+
+    def __init__(self, reach: str, *, is_written: bool) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8)
+        other = {
+            "the weight": self.conv.weight.detach(),
+            "a part of the weight": self.conv.weight.detach()[2:5],
+            "the weight's data": self.conv.weight.data.view(-1),
+            "the scale": self.norm.weight.detach()[:4],
+        }[reach]
+        self.register_buffer("other", other)
+        self.is_written = is_written
+
+    def forward(self, x: Any) -> Any:
+        if self.is_written:
+            self.other.mul_(1.5)
+        return self.norm(self.conv(x)) + self.other.sum()
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+@pytest.mark.parametrize("reach", ["the weight", "a part of the weight", "the weight's data", "the scale"])
+def test_what_a_graph_writes_into_by_another_name_is_not_folded(
+    reach: str, is_written: bool, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it only reads by another name is."""
+    torch.manual_seed(0)
+    x = random(2, 4, 6, 5)
+    network, expected = (Shared(reach, is_written=is_written).eval() for _ in range(2))
+    expected.conv.weight.data.copy_(network.conv.weight)
+    expected.conv.bias.data.copy_(network.conv.bias)
+    seen, y = kinds(network, x, monkeypatch=monkeypatch)
+    assert ("batch_norm" in seen) is is_written
+    with torch.no_grad():
+        assert_near(y, expected(x))
+
+
 def test_an_exported_model_has_its_weights_computed_too(
     chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
