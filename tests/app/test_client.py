@@ -82,7 +82,7 @@ def test_advice_is_what_the_library_returns(client: Client) -> None:
     assert isinstance(advice, conv_advisor.LayerAdvice)
     assert (advice.problem, advice.device_id, advice.variant) == (SMALL, GPU.id, FAST)
     assert [choice.variant for choice in advice.ranking] == [FAST, LEAN]
-    assert SLOW in {each.variant for each in advice.excluded}
+    assert SLOW in {exclusion.variant for exclusion in advice.excluded}
     assert advice.trust.within == 0.05
     assert str(advice).startswith(f"{LAYER} float32 nchw on {GPU.id}: {FAST}")
 
@@ -131,11 +131,11 @@ def test_what_is_asked_of_a_plan_is_written_as_the_server_reads_it() -> None:
 
 
 def test_the_catalogue(client: Client) -> None:
-    assert {"cuda.gemm", "cpu.direct"} <= {each["id"] for each in client.variants()}
+    assert {"cuda.gemm", "cpu.direct"} <= {variant["id"] for variant in client.variants()}
     gemm = next(each for each in client.variants(LAYER, stride=2) if each["id"] == "cpu.gemm")
     assert gemm["applies"] is False
-    assert [each["id"] for each in client.devices() if each["is_worker"]] == [GPU.id]
-    assert GPU.id in {each["device"] for each in client.models()}
+    assert [device["id"] for device in client.devices() if device["is_worker"]] == [GPU.id]
+    assert GPU.id in {model["device"] for model in client.models()}
 
 
 def test_bias_and_residual_are_arrays_that_are_added() -> None:
@@ -168,7 +168,7 @@ def test_arrays_are_convolved(client: Client, problem: ConvProblem) -> None:
     assert comparison.max_error(y, reference.convolve(problem, x, weight)) <= tolerance(problem)
     assert measured["variant"] == FAST
     assert measured["time_ms"] == pytest.approx(0.010)
-    assert {each["variant"] for each in measured["attempts"]} >= {FAST, SLOW}
+    assert {attempt["variant"] for attempt in measured["attempts"]} >= {FAST, SLOW}
     assert (measured["is_stored"], measured["problem"]["layer"]) == (True, problem.short)
 
 
@@ -353,9 +353,9 @@ def test_a_busy_server_is_asked_again_with_the_same_key(is_async: bool) -> None:
     answers = [problem(FULL), httpx.ConnectError("refused"), httpx.ReadError("reset"), httpx.Response(202, json=JOB)]
     script = Script(*answers)
     assert script.ask(is_async, "submit_retrain") == JOB
-    (key,) = {each.headers["idempotency-key"] for each in script.asked}
+    (key,) = {request.headers["idempotency-key"] for request in script.asked}
     assert len(key) == 32
-    assert {each.content for each in script.asked} == {b'{"kind":"retrain"}'}
+    assert {request.content for request in script.asked} == {b'{"kind":"retrain"}'}
     assert len(script.asked) == 4
 
 
@@ -504,7 +504,7 @@ def test_a_model_that_cannot_be_read_is_not_sent(is_async: bool, model: str | Pa
 def test_a_model_is_sent_again_where_as_many_are_being_read_as_may_be(is_async: bool) -> None:
     script = Script(problem(FULL), httpx.Response(200, json={"plans": []}))
     assert script.ask(is_async, "plan", b"model") == []
-    assert [each.content for each in script.asked] == [b"model", b"model"]
+    assert [request.content for request in script.asked] == [b"model", b"model"]
 
 
 def test_a_redirect_is_not_followed_with_the_token() -> None:
@@ -532,9 +532,11 @@ def test_a_stream_that_breaks_is_taken_up_where_it_was(is_async: bool) -> None:
         stream(done),
     )
     assert script.ask(is_async, "wait", "j1") == done
-    assert [each.headers.get("last-event-id") for each in script.asked] == [None, None, "2", None, "2", "2"]
-    assert [each.url.path for each in script.asked].count("/v1/jobs/j1") == 1
-    silences_s = [each.extensions["timeout"]["read"] for each in script.asked if each.url.path.endswith("/events")]
+    assert [request.headers.get("last-event-id") for request in script.asked] == [None, None, "2", None, "2", "2"]
+    assert [request.url.path for request in script.asked].count("/v1/jobs/j1") == 1
+    silences_s = [
+        request.extensions["timeout"]["read"] for request in script.asked if request.url.path.endswith("/events")
+    ]
     assert silences_s == [STREAM_SILENCE_S] * 5
 
 

@@ -122,10 +122,10 @@ def test_every_source_in_the_folders_of_families_is_listed_once() -> None:
 
 
 def test_every_folder_with_a_launcher_is_a_family_of_its_name() -> None:
-    assert sorted(path.parent.name for path in FOLDER.glob("*/launch.py")) == sorted(each.name for each in FAMILIES)
+    assert sorted(path.parent.name for path in FOLDER.glob("*/launch.py")) == sorted(family.name for family in FAMILIES)
     ids = [variant.id for variant in VARIANTS]
     assert len(set(ids)) == len(ids)
-    tunings = [tuning for each in FAMILIES if (tuning := each.kernel().tuning)]
+    tunings = [tuning for family in FAMILIES if (tuning := family.kernel().tuning)]
     assert {id_ for tuning in tunings for id_ in tuning.serves} <= set(ids)
 
 

@@ -39,35 +39,35 @@ class Computed(nn.Conv2d):
         return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-def standardised(it: Computed) -> Any:
+def standardised(net: Computed) -> Any:
     """timm's StdConv2d."""
-    flat = it.weight.reshape(1, it.out_channels, -1)
-    return functional.batch_norm(flat, None, None, training=True, momentum=0.0, eps=1e-6).reshape_as(it.weight)
+    flat = net.weight.reshape(1, net.out_channels, -1)
+    return functional.batch_norm(flat, None, None, training=True, momentum=0.0, eps=1e-6).reshape_as(net.weight)
 
 
-def scaled_and_standardised(it: Computed) -> Any:
+def scaled_and_standardised(net: Computed) -> Any:
     """timm's ScaledStdConv2d."""
-    flat, gain = it.weight.reshape(1, it.out_channels, -1), (it.gain * it.scale).view(-1)
+    flat, gain = net.weight.reshape(1, net.out_channels, -1), (net.gain * net.scale).view(-1)
     norm = functional.batch_norm(flat, None, None, weight=gain, training=True, momentum=0.0, eps=1e-6)
-    return norm.reshape_as(it.weight)
+    return norm.reshape_as(net.weight)
 
 
-def standardised_by_hand(it: Computed) -> Any:
+def standardised_by_hand(net: Computed) -> Any:
     """Big Transfer's StdConv2d."""
-    variance, mean = torch.var_mean(it.weight, dim=[1, 2, 3], keepdim=True, unbiased=False)
-    return (it.weight - mean) / torch.sqrt(variance + 1e-10)
+    variance, mean = torch.var_mean(net.weight, dim=[1, 2, 3], keepdim=True, unbiased=False)
+    return (net.weight - mean) / torch.sqrt(variance + 1e-10)
 
 
 WEIGHTS: dict[str, Callable[[Computed], Any]] = {
     "standardised": standardised,
     "scaled and standardised": scaled_and_standardised,
     "standardised by hand": standardised_by_hand,
-    "multiplied": lambda it: it.weight * it.gain * 0.5,
-    "masked": lambda it: it.weight * it.mask,
-    "flipped and averaged": lambda it: (it.weight + it.weight.flip(3)) / 2,
-    "normalised": lambda it: functional.normalize(it.weight, dim=1) * it.gain,
-    "bias too": lambda it: (it.weight * it.gain, it.bias * it.gain.flatten()),
-    "bias alone": lambda it: (it.weight, it.bias * it.gain.flatten()),
+    "multiplied": lambda net: net.weight * net.gain * 0.5,
+    "masked": lambda net: net.weight * net.mask,
+    "flipped and averaged": lambda net: (net.weight + net.weight.flip(3)) / 2,
+    "normalised": lambda net: functional.normalize(net.weight, dim=1) * net.gain,
+    "bias too": lambda net: (net.weight * net.gain, net.bias * net.gain.flatten()),
+    "bias alone": lambda net: (net.weight, net.bias * net.gain.flatten()),
 }
 
 
@@ -161,8 +161,8 @@ def test_one_weight_in_two_convolutions_is_each_ones_own(chooser: EverythingAdvi
 
     x = random(2, 4, 6, 5)
     with torch.no_grad():
-        for got, expected in zip(compiled(network)(x), network(x), strict=True):
-            assert_near(got, expected)
+        for ours, expected in zip(compiled(network)(x), network(x), strict=True):
+            assert_near(ours, expected)
 
 
 def test_a_weight_that_its_module_keeps_is_computed_for_it_alone(
@@ -178,27 +178,27 @@ def test_a_weight_that_its_module_keeps_is_computed_for_it_alone(
         assert_near(y, network(x))
 
 
-def noisy(it: Computed) -> Any:
-    return it.weight + 0.0 * torch.rand_like(it.weight)
+def noisy(net: Computed) -> Any:
+    return net.weight + 0.0 * torch.rand_like(net.weight)
 
 
-def written(it: Computed) -> Any:
-    weight = it.weight * it.gain
-    it.gain.mul_(1.5)
+def written(net: Computed) -> Any:
+    weight = net.weight * net.gain
+    net.gain.mul_(1.5)
     return weight
 
 
-def written_itself(it: Computed) -> Any:
-    return (it.weight * it.gain).mul_(2)
+def written_itself(net: Computed) -> Any:
+    return (net.weight * net.gain).mul_(2)
 
 
 LEFT: dict[str, Callable[[Computed], Any]] = {
     "random": noisy,
-    "dropped": lambda it: functional.dropout(it.weight, 0.5, training=True) * 0.0,
+    "dropped": lambda net: functional.dropout(net.weight, 0.5, training=True) * 0.0,
     "of a source that is written": written,
     "written in place": written_itself,
-    "rounded to float8 and back": lambda it: it.weight.to(torch.float8_e4m3fn).float() * it.gain,
-    "of integers": lambda it: it.weight * (it.mask.to(torch.int32) + 1),
+    "rounded to float8 and back": lambda net: net.weight.to(torch.float8_e4m3fn).float() * net.gain,
+    "of integers": lambda net: net.weight * (net.mask.to(torch.int32) + 1),
 }
 
 
