@@ -23,6 +23,8 @@ from conv_advisor.kernels.cuda.resources import (
     compilations,
     compile_one,
     describe,
+    new_pool,
+    start,
     unlisted_spills,
     with_lost_copies,
 )
@@ -71,6 +73,24 @@ def test_a_source_compiles_with_what_follows_a_convolution(name: str) -> None:
             assert sorted(each.kernel for each in found) == sorted(kernels_of(name))
             assert [describe(each) for each in unlisted_spills(found)] == []
             assert with_lost_copies(found) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", Activation)
+def test_the_builds_that_are_shortest_of_registers_compile_with_every_epilogue(activation: Activation) -> None:
+    """Half of a thread's registers are sums: whether it spills depends on what follows, which is not compiled above."""
+    epilogue = Epilogue(bias=True, residual=True, activation=activation)
+    everything = compilations(["pointwise"], [TUNED], is_everything=True, epilogue=epilogue)
+    tight = [
+        each for each in everything if {("BN", 128), ("BLOCKS", 2)} <= {*each.defines} and each.storage != "FLOAT32"
+    ]
+    assert {("LOADING", loading) for loading in (0, 2, 3)} <= {define for each in tight for define in each.defines}
+    with new_pool() as pool:
+        logs = {each: future.result()[1:] for each, future in start(tight, pool).items()}
+    assert [log for log, _ in logs.values() if "warning" in log or "are serialized" in log] == []
+    kernels = [kernel for _, kernels in logs.values() for kernel in kernels]
+    assert [describe(kernel) for kernel in unlisted_spills(kernels)] == []
+    assert with_lost_copies(kernels) == []
 
 
 def test_what_was_compiled_is_compiled_no_second_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -99,11 +99,21 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 _COPIES: Final = (
     "a copy of single elements, for channels that are no multiple of 16 bytes: it waits for memory, not for these"
 )
+_ENDED: Final = (
+    "a residual, in two blocks a multiprocessor: half of a thread's registers are sums, and the activation needs more "
+    "than are left; the spill is ahead of the products or behind them, not among them"
+)
 SOURCE: Final = Source(
     "pointwise",
     definitions,
     architecture="sm_90a",
-    spills=(BorneSpill("pointwise", "sm_90a", 28, _COPIES, defines=(("BN", 256), ("LOADING", 3))),),
+    spills=(
+        BorneSpill("pointwise", "sm_90a", 28, _COPIES, defines=(("BN", 256), ("LOADING", 3))),
+        *(
+            BorneSpill("pointwise", "sm_90a", 72, _ENDED, storage, (("BN", 128), ("BLOCKS", 2), ("RESIDUAL", 1)))
+            for storage in ("FLOAT16", "BFLOAT16")
+        ),
+    ),
 )
 
 
