@@ -25,6 +25,10 @@ _RATE_PER_S: Final = 100.0
 _ON: Final = ("1", "true", "yes", "on")
 _OFF: Final = ("0", "false", "no", "off")
 
+_SOME_OF_COMMAS: Final = r"^\Z|[^,\s]"
+_SOME_OF_SEMICOLONS: Final = r"^\Z|[^;\s]"
+"""An empty text, or a list with something in it: a list of nothing is a mistake, and would allow what nobody meant."""
+
 Seconds = Annotated[float, Meta(gt=0, le=30 * 86_400.0)]
 
 
@@ -92,16 +96,30 @@ class Settings:
         ]
         | None
     ) = None
-    tokens: Annotated[str, Meta(description="The same lines, separated by ;")] = field(default="", repr=False)
+    tokens: Annotated[
+        str,
+        Meta(
+            pattern=_SOME_OF_SEMICOLONS,
+            title="lines as `conv-advisor token` prints them, separated by ;",
+            description="The same lines, separated by ;",
+        ),
+    ] = field(default="", repr=False)
     allowed_hosts: Annotated[
         str,
         Meta(
+            pattern=_SOME_OF_COMMAS,
+            title="host names separated by commas",
             description="Host names that are accepted, separated by commas: "
-            "*.example.org for all below one, * for any; empty: on loopback its own names, beyond it any."
+            "*.example.org for all below one, * for any; empty: on loopback its own names, beyond it any.",
         ),
     ] = ""
     trusted_proxies: Annotated[
-        str, Meta(description="Addresses whose X-Forwarded-For and -Proto are trusted, separated by commas.")
+        str,
+        Meta(
+            pattern=_SOME_OF_COMMAS,
+            title="addresses separated by commas",
+            description="Addresses whose X-Forwarded-For and -Proto are trusted, separated by commas.",
+        ),
     ] = "127.0.0.1"
     tls_certificate: Annotated[Path, Meta(description="PEM file of the HTTPS certificate and its chain.")] | None = None
     tls_key: Annotated[Path, Meta(description="PEM file of its key.")] | None = None

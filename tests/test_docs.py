@@ -140,7 +140,7 @@ def sweep_enough(database: Path) -> None:
         layers = [ConvProblem.parse(f"7-1-1-{8 + index}-8") for index in range(ENOUGH_MEASURED)]
         times_ms = (0.1, 0.1, 0.1)
         store.append(
-            [Measurement(each, "cpu.direct", device, Outcome.MEASURED, "", times_ms, 0, 1e-7) for each in layers]
+            [Measurement(layer, "cpu.direct", device, Outcome.MEASURED, "", times_ms, 0, 1e-7) for layer in layers]
         )
 
 

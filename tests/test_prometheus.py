@@ -190,7 +190,7 @@ def keep_own_tree(server: httpx.Client, home: Path, tokens: dict[Scope, str]) ->
 
     def is_there() -> bool:
         devices = server.get("/v1/devices", headers=read).json()["devices"]
-        found.extend(each for each in devices if each["is_worker"])
+        found.extend(device for device in devices if device["is_worker"])
         return bool(found)
 
     assert eventually(is_there)

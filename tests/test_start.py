@@ -68,21 +68,21 @@ def loaded(code: str, home: Path, *arguments: str, say: str = SAY) -> set[str]:
 
 
 def test_help_needs_neither_arrays_nor_models(tmp_path: Path) -> None:
-    found = loaded(COMMAND, tmp_path, "--help")
-    assert "typer" in found
-    assert found & {*TRAINING, *ELSEWHERE, *SERVING, "asyncio", "numpy", "pydantic", "rich"} == set()
+    modules = loaded(COMMAND, tmp_path, "--help")
+    assert "typer" in modules
+    assert modules & {*TRAINING, *ELSEWHERE, *SERVING, "asyncio", "numpy", "pydantic", "rich"} == set()
 
 
 def test_a_command_imports_no_other(tmp_path: Path) -> None:
-    found = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", say=MODULES)
-    assert "conv_advisor.app.cli.advise" in found
+    modules = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", say=MODULES)
+    assert "conv_advisor.app.cli.advise" in modules
     others = ("access", "ask", "cluster", "database", "jobs", "learn", "measure", "serve", "transfer", "upgrade")
-    assert found & {f"conv_advisor.app.cli.{name}" for name in others} == set()
+    assert modules & {f"conv_advisor.app.cli.{name}" for name in others} == set()
 
 
 def test_advice_asks_the_rules_of_kernels_and_imports_no_launcher(tmp_path: Path) -> None:
-    found = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", say=MODULES)
-    ours = {name for name in found if name.startswith("conv_advisor.kernels.cuda.")}
+    modules = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", say=MODULES)
+    ours = {name for name in modules if name.startswith("conv_advisor.kernels.cuda.")}
     assert "conv_advisor.kernels.cuda.pointwise" in ours
     assert [name for name in ours if name.rpartition(".")[2] in ("launch", "menu", "cost", "compile")] == []
 
@@ -95,15 +95,15 @@ def test_every_command_is_there_under_its_name() -> None:
 
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--pareto",)])
 def test_advice_needs_no_server_no_database_and_no_tables(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    found = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", *arguments)
-    assert "numpy" in found
-    assert found & {*TRAINING, *ELSEWHERE, *SERVING} <= ({"jinja2"} if arguments == ("--pareto",) else set())
+    modules = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", *arguments)
+    assert "numpy" in modules
+    assert modules & {*TRAINING, *ELSEWHERE, *SERVING} <= ({"jinja2"} if arguments == ("--pareto",) else set())
 
 
 def test_an_answer_in_words_needs_neither_pydantic_nor_bfloat16(tmp_path: Path) -> None:
-    found = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", "--dtype", "fp16", "--layout", "nhwc")
-    assert {"numpy", "typer"} <= found
-    assert found & {"email", "ml_dtypes", "pydantic"} == set()
+    modules = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", "--dtype", "fp16", "--layout", "nhwc")
+    assert {"numpy", "typer"} <= modules
+    assert modules & {"email", "ml_dtypes", "pydantic"} == set()
 
 
 THREADS = """
@@ -132,9 +132,9 @@ def test_a_store_that_holds_nothing_is_not_opened_for_advice(tmp_path: Path) -> 
 
 
 def test_the_first_page_needs_nothing_that_trains_or_measures(tmp_path: Path) -> None:
-    found = loaded(FIRST_PAGE, tmp_path)  # an empty home, whose database is made at once
-    assert {"fastapi", "sqlalchemy"} <= found
-    assert found & {*TRAINING, *ELSEWHERE, "typer"} == set()
+    modules = loaded(FIRST_PAGE, tmp_path)  # an empty home, whose database is made at once
+    assert {"fastapi", "sqlalchemy"} <= modules
+    assert modules & {*TRAINING, *ELSEWHERE, "typer"} == set()
 
 
 HANGS = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
 from types import TracebackType
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from typing_extensions import Unpack
 
 from conv_advisor.app.client import calls
-from conv_advisor.app.client.attempts import Attempts, following
+from conv_advisor.app.client.attempts import INCOMPLETE, Attempts, following
 from conv_advisor.app.client.calls import Call, Convolved
 from conv_advisor.app.client.connection import (
     DEFAULT_DEADLINE_S,
     DEFAULT_URL,
+    GRACE_S,
     STREAM_SILENCE_S,
     meaning,
     one_border,
@@ -227,7 +228,7 @@ class AsyncClient:
         while True:
             try:
                 async with self._answer(call, attempts, attempts.left_s) as response:
-                    return meaning(call, response, await _read(response, attempts))
+                    return meaning(call, response, await _in_time(response.aread(), self.url, attempts))
             except (Refused, Unreachable) as error:
                 await asyncio.sleep(attempts.wait_s(error))
 
@@ -235,29 +236,37 @@ class AsyncClient:
         call, event = calls.events(job_id, seen), Events()
         async with self._answer(call, attempts, STREAM_SILENCE_S) as response:
             if response.status_code == HTTPStatus.OK:
-                async for line in response.aiter_lines():
+                lines = response.aiter_lines()
+                while (line := await _in_time(anext(lines, None), self.url, attempts)) is not None:
                     attempts.check(self.url)
                     attempts.hear()
                     if job := event.take(line):
                         yield job
                 raise Unreachable(self.url, "the stream of events has ended before the job")
-            answer = await _read(response, attempts)
-        yield await self.job(job_id)
+            answer = await _in_time(response.aread(), self.url, attempts)
+        yield await self._ask(calls.job(job_id), min(self.deadline_s, attempts.check(self.url)))
         meaning(call, response, answer)
 
     @asynccontextmanager
     async def _answer(self, call: Call[Any], attempts: Attempts, silence_s: float) -> AsyncIterator[httpx.Response]:
         with one_border(self.url):
-            response = await self._http.send(request(self._http, call, min(silence_s, attempts.left_s)), stream=True)
+            sent = request(self._http, call, min(silence_s, attempts.left_s))
+            response = await _in_time(self._http.send(sent, stream=True), self.url, attempts)
             try:
                 yield response
             finally:
                 await response.aclose()
 
 
-async def _read(response: httpx.Response, attempts: Attempts) -> bytes:
-    body = bytearray()
-    async for piece in response.aiter_bytes():
-        attempts.check(str(response.url))
-        body += piece
-    return bytes(body)
+async def _in_time(awaited: Awaitable[T], url: str, attempts: Attempts) -> T:
+    """What is awaited, if it comes before the deadline: httpx limits each read, and not all of them together.
+
+    Raises
+    ------
+    Unreachable
+    """
+    try:
+        async with asyncio.timeout(attempts.left_s + GRACE_S):
+            return await awaited
+    except TimeoutError:
+        raise Unreachable(url, INCOMPLETE) from None

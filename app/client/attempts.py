@@ -14,6 +14,8 @@ import msgspec
 
 from conv_advisor.data.errors import InvalidInput, Refused, Unreachable
 
+INCOMPLETE: Final = "its answer was not complete in time"
+"""Why an answer is given up once the deadline has passed."""
 _AGAIN: Final = (429, 502, 503)
 """Statuses of requests that may succeed later."""
 _HOPELESS: Final = ("/problems/worker-died", "/problems/launch-failed")
@@ -70,15 +72,16 @@ class Attempts:
         """Time left until the deadline; at least 0."""
         return max(0.0, self._until - self._now())
 
-    def check(self, url: str) -> None:
-        """Give up an incomplete answer once the deadline has passed.
+    def check(self, url: str) -> float:
+        """The time left; once the deadline has passed, an incomplete answer is given up.
 
         Raises
         ------
         Unreachable
         """
-        if not self.left_s:
-            raise Unreachable(url, "its answer was not complete in time")
+        if not (left_s := self.left_s):
+            raise Unreachable(url, INCOMPLETE)
+        return left_s
 
     def wait_s(self, error: Refused | Unreachable) -> float:
         """How long to wait before the next attempt.

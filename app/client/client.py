@@ -18,6 +18,7 @@ from conv_advisor.app.client.connection import (
     DEFAULT_DEADLINE_S,
     DEFAULT_URL,
     STREAM_SILENCE_S,
+    cut_off,
     meaning,
     one_border,
     options,
@@ -342,9 +343,11 @@ class Client:
                     attempts.hear()
                     if job := event.take(line):
                         yield job
+                attempts.check(self.url)  # it may have been cut off
                 raise Unreachable(self.url, "the stream of events has ended before the job")
             answer = _read(response, attempts)
-        yield self.job(job_id)  # too many streams are open, or the last event was received before
+        # Too many streams are open, or the last event was received before.
+        yield self._ask(calls.job(job_id), min(self.deadline_s, attempts.check(self.url)))
         meaning(call, response, answer)
 
     @contextmanager
@@ -352,7 +355,8 @@ class Client:
         with one_border(self.url):
             response = self._http.send(request(self._http, call, min(silence_s, attempts.left_s)), stream=True)
             try:
-                yield response
+                with cut_off(response, attempts):
+                    yield response
             finally:
                 response.close()
 
@@ -362,4 +366,5 @@ def _read(response: httpx.Response, attempts: Attempts) -> bytes:
     for piece in response.iter_bytes():
         attempts.check(str(response.url))
         body += piece
+    attempts.check(str(response.url))  # where the end of the connection ends the answer, it may have been cut off
     return bytes(body)

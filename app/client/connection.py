@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from socket import SHUT_RDWR, socket
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from conv_advisor.app.client.attempts import refused
+from conv_advisor.app.client.attempts import Attempts, refused
 from conv_advisor.data.errors import InvalidInput, Refused, Unreachable
 from conv_advisor.data.version import version
 
@@ -26,6 +28,8 @@ STREAM_SILENCE_S: Final = 60.0
 """A stream that is silent for so long is dead: a server sends something every 15 s."""
 _LONGEST_SILENCE_S: Final = 1e6
 """Limit of a socket's timeout, which cannot exceed 2³¹ ms, while a deadline may be infinite."""
+GRACE_S: Final = 0.2
+"""How long after the deadline an answer is cut off: httpx's own limits, which say more, come first."""
 
 
 def options(url: str, token: str | None) -> dict[str, Any]:
@@ -87,3 +91,36 @@ def one_border(url: str) -> Iterator[None]:
         yield
     except (httpx.RequestError, TimeoutError) as error:
         raise Unreachable(url, f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def cut_off(response: httpx.Response, attempts: Attempts) -> Iterator[None]:
+    """End the connection of an answer once the deadline has passed: httpx limits each read, and not all together.
+
+    Raises
+    ------
+    Unreachable
+    """
+    import httpx
+
+    stream = response.extensions.get("network_stream")
+    connection = stream and stream.get_extra_info("socket")
+    if connection is None or attempts.left_s > _LONGEST_SILENCE_S:
+        yield
+        return
+    timer = Timer(attempts.left_s + GRACE_S, _shut_down, (connection,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except httpx.RequestError:
+        attempts.check(str(response.url))  # what ended it may be this
+        raise
+    finally:
+        timer.cancel()
+
+
+def _shut_down(connection: socket) -> None:
+    """End a connection that another thread reads: it reads the end."""
+    with suppress(OSError):  # closed already
+        socket.shutdown(connection, SHUT_RDWR)  # not that of ssl, which must not be called during a read

@@ -15,6 +15,7 @@ from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 from sqlalchemy.sql.functions import GenericFunction
 
 from conv_advisor.data.database.privacy import close_to_others, keep_to_the_point, make_file, make_folder
+from conv_advisor.data.database.space import name_what_is_full
 from conv_advisor.data.database.waiting import LONGEST_WAIT_S, limit_waiting
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device
@@ -90,21 +91,28 @@ def open_engine(url: str) -> Engine:
     openers = {"sqlite": _open_sqlite, "postgresql": _open_postgresql, "postgres": _open_postgresql}
     engine = openers.get(parsed.get_backend_name(), create_engine)(parsed)
     keep_to_the_point(engine)
+    if file := _file(engine.url):
+        name_what_is_full(engine, file)
     limit_waiting(engine)
     return engine
 
 
 def _open_sqlite(url: URL) -> Engine:
-    is_file = bool(url.database) and not str(url.database).startswith(("file:", ":"))
+    file = _file(url)
     # As many connections as threads ask for: a thread that waited for a connection would wait for a writer.
-    engine = create_engine(url, pool_size=0, poolclass=_InTurn) if is_file else create_engine(url)
-    if is_file:
-        file = Path(str(url.database))
+    engine = create_engine(url, pool_size=0, poolclass=_InTurn) if file else create_engine(url)
+    if file:
         make_folder(file.parent)
         make_file(file)
         event.listen(engine, "do_connect", lambda *_: close_to_others(file))
     event.listen(engine, "connect", _prepare_sqlite)
     return engine
+
+
+def _file(url: URL) -> Path | None:
+    """The file of a SQLite database; None for one elsewhere or in memory."""
+    is_file = url.get_backend_name() == "sqlite" and url.database and not url.database.startswith(("file:", ":"))
+    return Path(str(url.database)) if is_file else None
 
 
 def _open_postgresql(url: URL) -> Engine:

@@ -11,6 +11,7 @@ from typing import Final
 from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from conv_advisor.data.database.space import reason
 from conv_advisor.data.errors import StoreError
 
 PATIENCE_S: Final = 0.5
@@ -80,7 +81,7 @@ class Presence:
             with closing(sqlite3.connect(self._file, timeout=PATIENCE_S, isolation_level=None)) as connection:
                 _write(connection)
         except sqlite3.Error as error:
-            raise StoreError(f"{self._file} cannot be written: {error}") from error
+            raise StoreError(f"{self._file} cannot be written: {reason(error, self._file)}") from error
 
 
 def check_writable(engine: Engine, presence: Presence) -> None:

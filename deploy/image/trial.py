@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.wrk import kept_port
 from deploy.image.container import USER, Container, children, stop
 
 DRIVER: Final = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvidia-gpucomp")
@@ -176,15 +176,14 @@ def try_out(container: Container, device: str) -> None:
 
 @contextmanager
 def _serving(container: Container, device: str, token: str) -> Iterator[tuple[subprocess.Popen[str], Asked]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    service = Asked(f"http://127.0.0.1:{port:05}", token)
     log = container.volume / "log"
-    settings = {"PORT": str(port), "DEVICE": device, "TOKENS_FILE": _TOKENS, "LOG_FORMAT": "json"}
-    variables = {f"CONV_ADVISOR_{name}": value for name, value in settings.items()}
     began = time.monotonic()
-    with log.open("w") as output, container.start(output, **variables) as process:
+    # The container shares this machine's network, and a port that it can share stays bound: nobody else is given it.
+    with kept_port() as port, log.open("w") as output:
+        service = Asked(f"http://127.0.0.1:{port:05}", token)
+        settings = {"PORT": str(port), "DEVICE": device, "TOKENS_FILE": _TOKENS, "LOG_FORMAT": "json"}
+        variables = {f"CONV_ADVISOR_{name}": value for name, value in settings.items()}
+        process = container.start(output, **variables)
         try:
             while service.get("/readyz")[0] != 200:
                 is_late = time.monotonic() - began > LONGEST_START_S
@@ -196,6 +195,7 @@ def _serving(container: Container, device: str, token: str) -> Iterator[tuple[su
             raise Unlike(f"{error}\n{log.read_text()[-4000:]}") from None
         finally:
             stop(process)
+            process.wait()
 
 
 def look_at(process: subprocess.Popen[str]) -> None:

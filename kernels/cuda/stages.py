@@ -11,8 +11,9 @@ import cupy
 import numpy as np
 from cuda.bindings import driver
 
-from conv_advisor.data.errors import LaunchFailed, NotSupported
+from conv_advisor.data.errors import LaunchFailed
 from conv_advisor.kernels.cuda.border import translated
+from conv_advisor.kernels.cuda.chain import in_order
 from conv_advisor.kernels.runner import Operands
 from conv_advisor.kernels.variant import Launch
 
@@ -59,7 +60,7 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
     Returns
     -------
     stages : list of Stage
-        Their times add up to the launch's own.
+        Their times add up to the launch's own; none for a launch that enqueues nothing.
 
     Raises
     ------
@@ -77,6 +78,8 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
         graph = _captured(launch, operands, stream, count)
         try:
             nodes = _in_order(graph)
+            if not nodes:
+                return []
             length = len(nodes) // count
             executable = _answer_of(driver.cuGraphInstantiate(graph, 0))
             upto = [_replayed_ms(_cut(nodes, executable, length, place), stream) for place in range(length + 1)]
@@ -107,17 +110,13 @@ def _in_order(graph: Any) -> list[Any]:
     ------
     NotSupported
     """
-    nodes, _ = _answer_of(driver.cuGraphGetNodes(graph, _answer_of(driver.cuGraphGetNodes(graph))[1]))
-    *_, number = _answer_of(driver.cuGraphGetEdges(graph))
-    begins, ends, *_ = _answer_of(driver.cuGraphGetEdges(graph, number)) if number else ((), ())
-    follower = {int(begin): int(end) for begin, end in zip(begins, ends, strict=True)}
-    node_of_address, followers = {int(node): node for node in nodes}, set(follower.values())
-    chain = [node for node in node_of_address if node not in followers]
-    while chain[-1] in follower:
-        chain.append(follower[chain[-1]])
-    if len(chain) != len(nodes) or len(follower) != number:
-        raise NotSupported("its kernels run side by side, so that none has a time of its own")
-    return [node_of_address[node] for node in chain]
+    _, n_nodes = _answer_of(driver.cuGraphGetNodes(graph))
+    nodes = _answer_of(driver.cuGraphGetNodes(graph, n_nodes))[0] if n_nodes else ()
+    *_, n_edges = _answer_of(driver.cuGraphGetEdges(graph))
+    begins, ends, *_ = _answer_of(driver.cuGraphGetEdges(graph, n_edges)) if n_edges else ((), ())
+    node_of_address = {int(node): node for node in nodes}
+    edges = list(zip(map(int, begins), map(int, ends), strict=True))
+    return [node_of_address[address] for address in in_order(list(node_of_address), edges)]
 
 
 def _cut(nodes: list[Any], executable: Any, length: int, end: int) -> Any:

@@ -32,7 +32,7 @@ LAYERS = st.lists(st.one_of(SCALARS, OBJECTS, st.just("14-1-3-256-128")), max_si
 def plain(found: Any) -> dict[str, Any]:
     """What was asked, whether or not the schema alone has read it."""
     fields: dict[str, Any] = (found.common if isinstance(found, AskedList) else found).model_dump(exclude={"layers"})
-    return fields | ({"layers": [of_layer(each) for each in found.layers]} if hasattr(found, "layers") else {})
+    return fields | ({"layers": [of_layer(layer) for layer in found.layers]} if hasattr(found, "layers") else {})
 
 
 def of_layer(layer: Any) -> Any:

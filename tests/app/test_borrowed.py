@@ -108,14 +108,14 @@ def test_the_same_gpu_by_another_name_is_the_same_answer(server: Client) -> None
 
 def test_what_cannot_run_there_is_out_by_its_rule(server: Client) -> None:
     found = server.get("/v1/advice", params={**ASKED, "device": "a100"}).json()
-    reasons = {each["variant"]: each["reason"] for each in found["excluded"]}
+    reasons = {exclusion["variant"]: exclusion["reason"] for exclusion in found["excluded"]}
     assert "only 9.0 has wgmma" in reasons["cuda.implicit_gemm_nhwc"]
     on_t4 = server.get("/v1/advice", params={**ASKED, "device": "t4"}).json()
-    assert all(each["variant"].startswith("cudnn.") for each in on_t4["ranking"]), "ours begin with 8.0"
+    assert all(choice["variant"].startswith("cudnn.") for choice in on_t4["ranking"]), "ours begin with 8.0"
     listed = server.get("/v1/variants", params={**ASKED, "device": "a100"}).json()
     assert listed["device"] == A100
-    applied = {each["id"]: each["applies"] for each in listed["variants"]}
-    assert all(applied[each["variant"]] for each in found["ranking"])
+    applied = {variant["id"]: variant["applies"] for variant in listed["variants"]}
+    assert all(applied[choice["variant"]] for choice in found["ranking"])
     assert not applied["cuda.implicit_gemm_nhwc"]
 
 
@@ -195,7 +195,7 @@ def test_the_command_line_measures_the_first_three_where_the_tree_is_not_sure(ho
 def test_devices_are_listed_apart(server: Client) -> None:
     answer = server.get("/v1/devices")
     TypeAdapter(DevicesAnswer).validate_json(answer.content, strict=True, extra="forbid")
-    met = {each["id"] for each in answer.json()["devices"]}
+    met = {device["id"] for device in answer.json()["devices"]}
     published = {each["id"]: each for each in answer.json()["published"]}
     assert H200 in met
     assert not met & set(published)

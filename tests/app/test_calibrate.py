@@ -65,7 +65,7 @@ class Distorted:
         return
 
     def _measured(self, problem: ConvProblem, name: str) -> Measurement:
-        times = {each.variant: each.time_ms for each in self._advisor.advise(problem).ranking}
+        times = {choice.variant: choice.time_ms for choice in self._advisor.advise(problem).ranking}
         time_ms = times[name] * (1.8 if name == SLOW else 1.2)
         return Measurement(problem, name, H100, self._outcome, samples_ms=(time_ms,) * 5, workspace_bytes=0)
 

@@ -91,10 +91,10 @@ def test_help_names_every_command(home):
 
 
 def test_variants_and_networks_are_listed(home):
-    ids = {each["id"] for each in answer(home, "variants")["variants"]}
+    ids = {variant["id"] for variant in answer(home, "variants")["variants"]}
     assert {"cpu.direct", "cuda.cuconv", "cudnn.implicit_precomp_gemm"} <= ids
-    assert {each["id"].split(".")[0] for each in answer(home, "variants", "--kind", "cpu")["variants"]} == {"cpu"}
-    layers = {each["name"]: each["layers"] for each in answer(home, "networks")["networks"]}
+    assert {variant["id"].split(".")[0] for variant in answer(home, "variants", "--kind", "cpu")["variants"]} == {"cpu"}
+    layers = {network["name"]: network["layers"] for network in answer(home, "networks")["networks"]}
     assert len(layers["seeds"]) == 86
     assert "cpu.direct" in run(home, "variants").stdout
     assert not home.exists()
@@ -120,10 +120,10 @@ def trained(home, tree) -> Path:
 
 def test_advice_is_what_the_service_answers(trained, tree):
     arguments = ("advise", "8-2-3-16-16", "--device", SMALL_DEVICE.id)
-    found = answer(trained, *arguments)
+    answered = answer(trained, *arguments)
     advice = Advisor(tree).advise(ConvProblem.parse("8-2-3-16-16"))
-    assert found == json.loads(json.dumps(advice_answer(advice)))
-    assert (found["variant"], found["source"], found["model"]) == ("cpu.direct", "predicted", tree.id)
+    assert answered == json.loads(json.dumps(advice_answer(advice)))
+    assert (answered["variant"], answered["source"], answered["model"]) == ("cpu.direct", "predicted", tree.id)
     shown = run(trained, *arguments).stdout
     assert shown.startswith("cpu.direct, ")
     assert "do not apply: --all" in shown
@@ -134,17 +134,17 @@ def test_advice_is_what_the_service_answers(trained, tree):
 def test_advice_prefers_what_the_store_has_measured(trained):
     with Store(f"sqlite:///{trained / 'conv-advisor.db'}") as store:
         store.append(small_measurements(0.01))
-    found = answer(trained, "advise", "8-6-3-16-16", "--device", SMALL_DEVICE.id)
-    assert (found["variant"], found["source"]) == ("cpu.gemm", "measured")
+    answered = answer(trained, "advise", "8-6-3-16-16", "--device", SMALL_DEVICE.id)
+    assert (answered["variant"], answered["source"]) == ("cpu.gemm", "measured")
 
 
 def test_advice_comes_with_trade_offs_neighbours_and_a_program(trained, tmp_path):
     with Store(f"sqlite:///{trained / 'conv-advisor.db'}") as store:
         store.append(small_measurements(0.01))
     asked = ("advise", "8-2-3-16-24", "--device", SMALL_DEVICE.id)
-    found = answer(trained, *asked, "--pareto")
-    assert [point["variant"] for point in found["points"]] == ["cpu.direct", "cpu.gemm"]
-    assert found["front"] == ["cpu.direct"]
+    answered = answer(trained, *asked, "--pareto")
+    assert [point["variant"] for point in answered["points"]] == ["cpu.direct", "cpu.gemm"]
+    assert answered["front"] == ["cpu.direct"]
     refused = run(trained, *asked, "--pareto", "--max-error", "1e-12")
     assert (refused.returncode, "an error of at most 1e-12" in refused.stderr) == (1, True)
     fast = answer(trained, *asked, "--pareto", "--max-slowdown", "1.5")
@@ -160,14 +160,14 @@ def test_advice_comes_with_trade_offs_neighbours_and_a_program(trained, tmp_path
 
 
 def test_advice_keeps_to_its_limits(trained):
-    found = answer(trained, "advise", "8-2-3-16-16", "--device", SMALL_DEVICE.id, "--max-workspace-bytes", "20000")
-    assert [each["variant"] for each in found["ranking"]] == ["cpu.direct"]
+    answered = answer(trained, "advise", "8-2-3-16-16", "--device", SMALL_DEVICE.id, "--max-workspace-bytes", "20000")
+    assert [choice["variant"] for choice in answered["ranking"]] == ["cpu.direct"]
     other = ("advise", "8-2-3-16-16", "--device", SMALL_DEVICE.id, "--dtype", "float16", "--layout", "nhwc")
     assert answer(trained, *other, "--deterministic")["problem"]["dtype"] == "float16"
 
 
 def test_devices_with_a_model_are_listed(trained):
-    devices = {each["id"]: each["has_model"] for each in answer(trained, "devices")["devices"]}
+    devices = {device["id"]: device["has_model"] for device in answer(trained, "devices")["devices"]}
     assert devices[SMALL_DEVICE.id] is True
 
 
@@ -208,14 +208,14 @@ def test_an_evaluation_of_nothing_is_no_empty_table(home):
 
 
 def test_a_variant_that_is_named_twice_is_measured_once(home):
-    found = answer(home, "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.direct,cpu.direct")
-    assert [each["variant"] for each in found["results"]] == ["cpu.direct"]
+    answered = answer(home, "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.direct,cpu.direct")
+    assert [each["variant"] for each in answered["results"]] == ["cpu.direct"]
 
 
 def test_convolve_measures_the_named_variants(home):
-    found = answer(home, "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.gemm,cpu.direct")
-    assert (found["layer"], found["dtype"], found["device"]) == ("8-1-3-4-3", "float32", "cpu")
-    results = {each["variant"]: each for each in found["results"]}
+    answered = answer(home, "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.gemm,cpu.direct")
+    assert (answered["layer"], answered["dtype"], answered["device"]) == ("8-1-3-4-3", "float32", "cpu")
+    results = {each["variant"]: each for each in answered["results"]}
     assert set(results) == {"cpu.gemm", "cpu.direct"}
     assert all(min(each["samples_ms"]) > 0 and each["max_error"] < 1e-5 for each in results.values())
 
@@ -265,9 +265,9 @@ def test_convolve_says_its_answer_first(home):
 
 
 def test_convolve_all_runs_every_variant_of_the_device(home):
-    found = answer(home, "convolve", "6-1-1-4-3", "--device", "cpu", "--all")
-    outcomes = {each["variant"]: each["outcome"] for each in found["results"]}
-    assert set(outcomes) == {each["id"] for each in answer(home, "variants", "--kind", "cpu")["variants"]}
+    answered = answer(home, "convolve", "6-1-1-4-3", "--device", "cpu", "--all")
+    outcomes = {each["variant"]: each["outcome"] for each in answered["results"]}
+    assert set(outcomes) == {variant["id"] for variant in answer(home, "variants", "--kind", "cpu")["variants"]}
     assert outcomes["cpu.winograd"] == "not_applicable"
 
 
@@ -394,7 +394,7 @@ def test_a_sweep_is_resumed_and_its_rows_go_out_and_in(home, tmp_path, small):
     again = answer(home, "sweep", *small, *variants, "--output", str(tmp_path / "run.parquet"))
     assert (again["n_attempts"], again["n_skipped"], again["run_id"]) == (4, 4, first["run_id"])
     exported = answer(home, "data", "export", str(tmp_path / "all.parquet"), "--device", "cpu")
-    assert [each["rows"] for each in exported["files"]] == [8, 0]
+    assert [file["rows"] for file in exported["files"]] == [8, 0]
     for rows in (8, 0):
         (file,) = answer(tmp_path / "other", "data", "import", str(tmp_path / "run.parquet"))["files"]
         assert file["rows"] == rows
@@ -406,10 +406,10 @@ def test_a_sweep_measures_layers_with_what_follows_them(home, tmp_path):
     listed = tmp_path / "layers.txt"
     listed.write_text("5-1-3-4-2\n6-1-1-4-2-silu\n")
     asked = ("--device", "cpu", "--networks", "", "--problems", str(listed), "--variants", "cpu.gemm")
-    found = answer(
+    answered = answer(
         home, "sweep", *asked, "--epilogues", "none,bias-residual-relu", "--output", str(tmp_path / "run.parquet")
     )
-    assert (found["n_problems"], found["n_attempts"], found["outcomes"]) == (3, 3, {"measured": 3})
+    assert (answered["n_problems"], answered["n_attempts"], answered["outcomes"]) == (3, 3, {"measured": 3})
     rows = arrow.table_to_measurements(parquet.read(tmp_path / "run.parquet", parquet.SCHEMA))
     assert {row.problem.short for row in rows} == {"5-1-3-4-2", "5-1-3-4-2-bias-residual-relu", "6-1-1-4-2-silu"}
 
@@ -418,8 +418,8 @@ def test_a_sweep_takes_layers_from_a_file_alone(home, tmp_path):
     listed = tmp_path / "mine.txt"
     listed.write_text("7-1-1-8-8\n7-1-3-8-8 float16 nhwc  # another\n")
     mine = ("--device", "cpu", "--networks", "", "--problems", str(listed), "--variants", "cpu.gemm", "--no-picks")
-    found = answer(home, "sweep", *mine)
-    assert (found["n_problems"], found["n_attempts"], found["is_complete"]) == (2, 2, True)
+    answered = answer(home, "sweep", *mine)
+    assert (answered["n_problems"], answered["n_attempts"], answered["is_complete"]) == (2, 2, True)
     listed.write_text("7-1-1-8\n")
     done = run(home, "sweep", *mine)
     assert done.returncode == 2
@@ -554,11 +554,11 @@ def data_sets(tmp_path):
 
 def test_compare_shows_what_became_slower_between_two_data_sets(home, tmp_path, data_sets):
     before, after = data_sets
-    found = answer(home, "compare", before, after, "--most", "3")
-    assert (found["before"]["id"], found["n_problems"]) == (SMALL_DEVICE.id, 30)
-    assert found["best"]["geometric_mean"] == pytest.approx(2)
-    assert (found["best"]["n_regressed"], len(found["best"]["regressed"])) == (30, 3)
-    assert {line["name"]: line["n_regressed"] for line in found["variants"]} == {"cpu.direct": 30, "cpu.gemm": 30}
+    answered = answer(home, "compare", before, after, "--most", "3")
+    assert (answered["before"]["id"], answered["n_problems"]) == (SMALL_DEVICE.id, 30)
+    assert answered["best"]["geometric_mean"] == pytest.approx(2)
+    assert (answered["best"]["n_regressed"], len(answered["best"]["regressed"])) == (30, 3)
+    assert {line["name"]: line["n_regressed"] for line in answered["variants"]} == {"cpu.direct": 30, "cpu.gemm": 30}
     table = run(home, "compare", before, after)
     assert table.returncode == 0
     assert "30 problems in both" in table.stdout

@@ -172,7 +172,7 @@ def test_a_pipe_gets_a_line_a_variant_and_no_colours(run: Run) -> None:
     lines = output.splitlines()
     assert not PAINT.search(output)
     ranked = lines[lines.index(next(line for line in lines if line.startswith("variant "))) + 1 :]
-    assert [line.split()[0] for line in ranked[: len(advice.ranking)]] == [each.variant for each in advice.ranking]
+    assert [line.split()[0] for line in ranked[: len(advice.ranking)]] == [choice.variant for choice in advice.ranking]
 
 
 def test_colours_say_ahead_and_predicted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_which_variants_run_a_layer_is_what_the_server_says(run: Run, tmp_path: 
     finally:
         client.close()
     shown = run("variants", LAYER, "--device", DEVICE)
-    reasons = {each["id"]: each["reason"] for each in printed["variants"]}
+    reasons = {variant["id"]: variant["reason"] for variant in printed["variants"]}
     n_running = sum(reason is None for reason in reasons.values())
     assert f"{n_running} of {len(reasons)} variants run it" in shown
     for name, reason in reasons.items():

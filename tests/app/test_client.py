@@ -8,10 +8,13 @@ import inspect
 import json
 import math
 import re
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +82,7 @@ def test_advice_is_what_the_library_returns(client: Client) -> None:
     assert isinstance(advice, conv_advisor.LayerAdvice)
     assert (advice.problem, advice.device_id, advice.variant) == (SMALL, GPU.id, FAST)
     assert [choice.variant for choice in advice.ranking] == [FAST, LEAN]
-    assert SLOW in {each.variant for each in advice.excluded}
+    assert SLOW in {exclusion.variant for exclusion in advice.excluded}
     assert advice.trust.within == 0.05
     assert str(advice).startswith(f"{LAYER} float32 nchw on {GPU.id}: {FAST}")
 
@@ -128,11 +131,11 @@ def test_what_is_asked_of_a_plan_is_written_as_the_server_reads_it() -> None:
 
 
 def test_the_catalogue(client: Client) -> None:
-    assert {"cuda.gemm", "cpu.direct"} <= {each["id"] for each in client.variants()}
+    assert {"cuda.gemm", "cpu.direct"} <= {variant["id"] for variant in client.variants()}
     gemm = next(each for each in client.variants(LAYER, stride=2) if each["id"] == "cpu.gemm")
     assert gemm["applies"] is False
-    assert [each["id"] for each in client.devices() if each["is_worker"]] == [GPU.id]
-    assert GPU.id in {each["device"] for each in client.models()}
+    assert [device["id"] for device in client.devices() if device["is_worker"]] == [GPU.id]
+    assert GPU.id in {model["device"] for model in client.models()}
 
 
 def test_bias_and_residual_are_arrays_that_are_added() -> None:
@@ -165,7 +168,7 @@ def test_arrays_are_convolved(client: Client, problem: ConvProblem) -> None:
     assert comparison.max_error(y, reference.convolve(problem, x, weight)) <= tolerance(problem)
     assert measured["variant"] == FAST
     assert measured["time_ms"] == pytest.approx(0.010)
-    assert {each["variant"] for each in measured["attempts"]} >= {FAST, SLOW}
+    assert {attempt["variant"] for attempt in measured["attempts"]} >= {FAST, SLOW}
     assert (measured["is_stored"], measured["problem"]["layer"]) == (True, problem.short)
 
 
@@ -350,9 +353,9 @@ def test_a_busy_server_is_asked_again_with_the_same_key(is_async: bool) -> None:
     answers = [problem(FULL), httpx.ConnectError("refused"), httpx.ReadError("reset"), httpx.Response(202, json=JOB)]
     script = Script(*answers)
     assert script.ask(is_async, "submit_retrain") == JOB
-    (key,) = {each.headers["idempotency-key"] for each in script.asked}
+    (key,) = {request.headers["idempotency-key"] for request in script.asked}
     assert len(key) == 32
-    assert {each.content for each in script.asked} == {b'{"kind":"retrain"}'}
+    assert {request.content for request in script.asked} == {b'{"kind":"retrain"}'}
     assert len(script.asked) == 4
 
 
@@ -410,6 +413,61 @@ def test_an_answer_that_never_ends_is_given_up(is_async: bool, asked: tuple[str,
         script.ask(is_async, *asked, within_s=1.0)
 
 
+@contextmanager
+def says_little(after_s: float) -> Iterator[str]:
+    """The address of a server that begins every answer, says something once more, and never ends it."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nretry: 1000\n\n")
+            time.sleep(after_s)
+            connection.sendall(b": nothing new\n\n")
+            connection.recv(1)  # until the client hangs up
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@both
+@pytest.mark.parametrize("asked", [("ready",), ("wait", "j1")], ids=lambda asked: asked[0])
+def test_a_deadline_holds_between_two_signs_of_life(is_async: bool, asked: tuple[str, ...]) -> None:
+    """A read may take as long as was left when the request was sent: the last one began shortly before the deadline."""
+
+    async def ask_async(url: str) -> None:
+        async with AsyncClient(url) as client:
+            await getattr(client, asked[0])(*asked[1:], deadline_s=5.0)
+
+    def ask(url: str) -> None:
+        if is_async:
+            asyncio.run(ask_async(url))
+        else:
+            with Client(url) as client:
+                getattr(client, asked[0])(*asked[1:], deadline_s=5.0)
+
+    with says_little(after_s=4.5) as url:
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="not complete in time"):
+            ask(url)
+    assert 5.0 <= time.monotonic() - began < 7.0
+
+
+@both
+def test_a_wait_asks_for_the_job_itself_within_its_own_deadline(is_async: bool) -> None:
+    script = Script(problem(FULL), *[httpx.ConnectError("refused")] * 1000)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="refused"):
+        script.ask(is_async, "wait", "j1", within_s=2.0, deadline_s=60.0)
+    assert time.monotonic() - began < 4.0
+
+
 @both
 @pytest.mark.parametrize("text", ["<html>hello</html>", "[]", '{"other": 1}', ""])
 def test_another_servers_answer_is_not_taken_for_one_of_ours(is_async: bool, text: str) -> None:
@@ -446,7 +504,7 @@ def test_a_model_that_cannot_be_read_is_not_sent(is_async: bool, model: str | Pa
 def test_a_model_is_sent_again_where_as_many_are_being_read_as_may_be(is_async: bool) -> None:
     script = Script(problem(FULL), httpx.Response(200, json={"plans": []}))
     assert script.ask(is_async, "plan", b"model") == []
-    assert [each.content for each in script.asked] == [b"model", b"model"]
+    assert [request.content for request in script.asked] == [b"model", b"model"]
 
 
 def test_a_redirect_is_not_followed_with_the_token() -> None:
@@ -474,9 +532,11 @@ def test_a_stream_that_breaks_is_taken_up_where_it_was(is_async: bool) -> None:
         stream(done),
     )
     assert script.ask(is_async, "wait", "j1") == done
-    assert [each.headers.get("last-event-id") for each in script.asked] == [None, None, "2", None, "2", "2"]
-    assert [each.url.path for each in script.asked].count("/v1/jobs/j1") == 1
-    silences_s = [each.extensions["timeout"]["read"] for each in script.asked if each.url.path.endswith("/events")]
+    assert [request.headers.get("last-event-id") for request in script.asked] == [None, None, "2", None, "2", "2"]
+    assert [request.url.path for request in script.asked].count("/v1/jobs/j1") == 1
+    silences_s = [
+        request.extensions["timeout"]["read"] for request in script.asked if request.url.path.endswith("/events")
+    ]
     assert silences_s == [STREAM_SILENCE_S] * 5
 
 

@@ -52,12 +52,12 @@ def expected_ms(variant: str, alone_ms: float) -> float:
 def test_every_time_of_a_ranking_has_the_epilogue(client: Client) -> None:
     plain, ended = advised(client, f"layer={LAYER}"), advised(client, f"layer={ENDED}")
     assert ended["epilogue_is_counted"] is True
-    alone = {each["variant"]: each["time_ms"] for each in plain["ranking"]}
-    times = {each["variant"]: each["time_ms"] for each in ended["ranking"]}
+    alone = {choice["variant"]: choice["time_ms"] for choice in plain["ranking"]}
+    times = {choice["variant"]: choice["time_ms"] for choice in ended["ranking"]}
     assert {VARIANTS[name].ending for name in times} >= {Ending.FUSED, Ending.APPENDED}
     assert times == {name: pytest.approx(expected_ms(name, alone[name])) for name in times}
     assert list(times.values()) == sorted(times.values())
-    assert {each["source"] for each in ended["ranking"]} == {"predicted"}
+    assert {choice["source"] for choice in ended["ranking"]} == {"predicted"}
     assert ended["problem"]["layer"] == ENDED
     assert ended["trust"]["is_calibrated"] is False
 
@@ -79,11 +79,11 @@ def test_a_measured_time_with_the_epilogue_counts_before_and_one_without_is_what
     problem = ConvProblem.parse("30-8-3-64-32-bias-relu")
     client.app.state.service.store.append(recording(problem.plain))
     alone = advised(client, "layer=30-8-3-64-32-bias-relu")
-    times = {each["variant"]: each for each in alone["ranking"]}
+    times = {choice["variant"]: choice for choice in alone["ranking"]}
     assert (times[FAST]["time_ms"], times[FAST]["source"]) == (pytest.approx(0.010 + KERNEL_MS), "predicted")
     client.app.state.service.store.append(recording(problem)[:1])
     measured = advised(client, "layer=30-8-3-64-32-bias-relu")
-    times = {each["variant"]: each for each in measured["ranking"]}
+    times = {choice["variant"]: choice for choice in measured["ranking"]}
     assert (times[FAST]["time_ms"], times[FAST]["source"]) == (pytest.approx(0.010), "measured")
     assert times[SLOW]["source"] == "predicted"
 
@@ -94,7 +94,9 @@ def test_what_goes_with_advice_goes_with_this_too(client: Client, path: str) -> 
     assert response.status_code == 200, response.text
     if path == "pareto":
         times = {each["variant"]: each["time_ms"] for each in response.json()["points"]}
-        assert times == {each["variant"]: each["time_ms"] for each in advised(client, f"layer={ENDED}")["ranking"]}
+        assert times == {
+            choice["variant"]: choice["time_ms"] for choice in advised(client, f"layer={ENDED}")["ranking"]
+        }
         assert response.json()["other_layout"]
 
 

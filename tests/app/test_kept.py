@@ -155,7 +155,10 @@ def test_lists_are_kept_by_everything_that_they_ask_for(client: Client) -> None:
     assert client.app.state.service.parts.hits >= 3
     assert [each["index"] for each in first["advice"]] == [0, 1, 2]
     narrow = client.post("/v1/advice", json=asked | {"max_workspace_bytes": 0}).json()
-    best = {each["variant"]: each for each in client.get(f"/v1/advice?layer={layer}&device=fake-gpu").json()["ranking"]}
+    best = {
+        choice["variant"]: choice
+        for choice in client.get(f"/v1/advice?layer={layer}&device=fake-gpu").json()["ranking"]
+    }
     assert best[narrow["advice"][0]["variant"]]["workspace_bytes"] in (0, None)
 
 

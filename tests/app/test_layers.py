@@ -100,7 +100,7 @@ def test_each_layer_means_what_it_means_alone(layers: list[Any], kind: dict[str,
     assert list(map(said, problems, expected)) == expected
     valid = [each for each in expected if isinstance(each, ConvProblem)]
     assert sizes.tolist() == [list(row_of(each)) for each in valid]
-    found = [each for each in problems if isinstance(each, ConvProblem)]
+    found = [problem for problem in problems if isinstance(problem, ConvProblem)]
     assert [each.key for each in found] == [each.key for each in valid]
 
 
@@ -124,7 +124,7 @@ def test_pairs_of_a_list_are_those_of_a_layer_alone(layer: dict[str, Any], pair:
         asked = parse_list(json.dumps(body).encode())
         problems, sizes = problems_from(asked.layers, named(asked.common.given()))
         assert problems[0] == alone
-        assert sizes.tolist() == [list(row_of(each)) for each in problems if isinstance(each, ConvProblem)]
+        assert sizes.tolist() == [list(row_of(problem)) for problem in problems if isinstance(problem, ConvProblem)]
 
 
 @pytest.mark.parametrize("value", ["x", "", "1x2x3", [], [1, 2, 3], "NaN", "\u0663"])

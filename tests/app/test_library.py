@@ -77,7 +77,7 @@ def test_the_answer_says_what_is_asked_most(server: Client) -> None:
     assert advice.time_ms == advice.ranking[0].time_ms > 0
     assert advice.confidence == advice.trust.confidence
     assert advice.is_guess is advice.trust.abstains
-    assert {each.variant for each in advice.excluded}.isdisjoint(each.variant for each in advice.ranking)
+    assert {exclusion.variant for exclusion in advice.excluded}.isdisjoint(choice.variant for choice in advice.ranking)
 
 
 def test_limits_hold(server: Client) -> None:

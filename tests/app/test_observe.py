@@ -58,11 +58,11 @@ def scraped(client: Client) -> Samples:
     response = client.get("/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain; version=")
-    found: Samples = {}
+    samples: Samples = {}
     for family in text_string_to_metric_families(response.text):
         for sample in family.samples:
-            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
-    return found
+            samples.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return samples
 
 
 def count_of(samples: Samples, method: str, route: str, status: str) -> float:
@@ -82,17 +82,17 @@ def test_requests_are_counted_by_template_method_and_class_of_status(client: Cli
     client.get("/static/page.css")
     client.request("PUT", "/livez")
     client.post("/v1/advice", headers={"content-length": "9" * 12})
-    found = scraped(client)
-    assert count_of(found, "GET", "/v1/advice", "2xx") == 3
-    assert count_of(found, "POST", "/v1/advice", "2xx") == 1
-    assert count_of(found, "GET", "/v1/advice", "4xx") == 1
-    assert count_of(found, "GET", "/v1/jobs/{job_id}", "4xx") == 3
-    assert count_of(found, "GET", "/jobs/{job_id}", "4xx") == 1
-    assert count_of(found, "GET", "/v2/models/{model}", "2xx") == 1
-    assert count_of(found, "GET", "/static/{path}", "2xx") == 1
-    assert count_of(found, "PUT", "/livez", "4xx") == 1
-    assert count_of(found, "POST", "/v1/advice", "4xx") == 1
-    assert found["conv_advisor_http_requests_in_flight"][()] == 1, "the scrape itself"
+    samples = scraped(client)
+    assert count_of(samples, "GET", "/v1/advice", "2xx") == 3
+    assert count_of(samples, "POST", "/v1/advice", "2xx") == 1
+    assert count_of(samples, "GET", "/v1/advice", "4xx") == 1
+    assert count_of(samples, "GET", "/v1/jobs/{job_id}", "4xx") == 3
+    assert count_of(samples, "GET", "/jobs/{job_id}", "4xx") == 1
+    assert count_of(samples, "GET", "/v2/models/{model}", "2xx") == 1
+    assert count_of(samples, "GET", "/static/{path}", "2xx") == 1
+    assert count_of(samples, "PUT", "/livez", "4xx") == 1
+    assert count_of(samples, "POST", "/v1/advice", "4xx") == 1
+    assert samples["conv_advisor_http_requests_in_flight"][()] == 1, "the scrape itself"
 
 
 def test_labels_stay_few_whatever_is_asked_for(client: Client) -> None:
@@ -101,11 +101,11 @@ def test_labels_stay_few_whatever_is_asked_for(client: Client) -> None:
         client.get(f"/nowhere/{each}")
         client.request(f"METHOD{each}", f"/nowhere/{each}")
         client.get(f"/v1/jobs/{each}", headers={"host": "evil.example"})
-    found = scraped(client)
-    assert count_of(found, "GET", "other", "4xx") == 30
-    assert count_of(found, "other", "other", "4xx") == 30
-    assert count_of(found, "GET", "/v1/jobs/{job_id}", "4xx") == 30
-    assert len(found[f"{DURATIONS}_count"]) <= len(before[f"{DURATIONS}_count"]) + 4
+    samples = scraped(client)
+    assert count_of(samples, "GET", "other", "4xx") == 30
+    assert count_of(samples, "other", "other", "4xx") == 30
+    assert count_of(samples, "GET", "/v1/jobs/{job_id}", "4xx") == 30
+    assert len(samples[f"{DURATIONS}_count"]) <= len(before[f"{DURATIONS}_count"]) + 4
 
 
 def test_a_histogram_has_every_request_in_the_bucket_of_its_time() -> None:
@@ -147,15 +147,15 @@ def test_workers_queues_and_jobs_are_told(stored: Client) -> None:
     assert stored.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
     engine, _ = stored.await_(stored.app.state.service.worker.opened())
     assert eventually(lambda: engine.state is EngineState.IDLE)
-    found = scraped(stored)
-    assert found["conv_advisor_worker_up"][(("worker", "device"),)] == 1
-    states = found["conv_advisor_worker_state"]
+    samples = scraped(stored)
+    assert samples["conv_advisor_worker_up"][(("worker", "device"),)] == 1
+    states = samples["conv_advisor_worker_state"]
     of_device = {dict(labels)["state"]: value for labels, value in states.items() if dict(labels)["worker"] == "device"}
     assert set(of_device) == set(EngineState)
     assert sum(of_device.values()) == of_device["idle"] == 1
-    jobs = {dict(labels)["state"]: value for labels, value in found["conv_advisor_jobs"].items()}
+    jobs = {dict(labels)["state"]: value for labels, value in samples["conv_advisor_jobs"].items()}
     assert jobs == dict.fromkeys(JobState, 0.0) | {"cancelled": 1.0}
-    assert found["conv_advisor_queue_limit"][()] == 64
+    assert samples["conv_advisor_queue_limit"][()] == 64
     engine._child.kill()
     assert eventually(lambda: scraped(stored)["conv_advisor_worker_restarts_total"][(("worker", "device"),)] == 1)
 
@@ -167,19 +167,20 @@ def timed(problem: ConvProblem, variant: str, ms: float, **changes: Any) -> Meas
 def test_the_live_regret_compares_what_is_measured_with_what_the_tree_said(stored: Client) -> None:
     store, problem = stored.app.state.service.store, ConvProblem.parse("21-2-3-6-4")
     predicted = {
-        each["variant"]: each["time_ms"] for each in stored.get(f"/v1/advice?layer={problem.short}").json()["ranking"]
+        choice["variant"]: choice["time_ms"]
+        for choice in stored.get(f"/v1/advice?layer={problem.short}").json()["ranking"]
     }
     assert min(predicted, key=predicted.__getitem__) == FAST
     assert "conv_advisor_measured_over_predicted_ratio_count" not in scraped(stored)
     store.append([timed(problem, FAST, 3 * predicted[FAST]), timed(problem, SLOW, 2 * predicted[FAST])])
     for _ in range(2):  # what was counted is not counted again
-        found = scraped(stored)
+        samples = scraped(stored)
         of = {"fast": (("device", GPU.id), ("variant", FAST)), "slow": (("device", GPU.id), ("variant", SLOW))}
-        sums, counts = (found[f"conv_advisor_measured_over_predicted_ratio_{part}"] for part in ("sum", "count"))
+        sums, counts = (samples[f"conv_advisor_measured_over_predicted_ratio_{part}"] for part in ("sum", "count"))
         assert sums[of["fast"]] == pytest.approx(3.0, rel=1e-3)
         assert sums[of["slow"]] == pytest.approx(2 * predicted[FAST] / predicted[SLOW], rel=1e-3)
         assert (counts[of["fast"]], counts[of["slow"]]) == (1, 1)
-        slowdown = found["conv_advisor_advised_slowdown_ratio_sum"][(("device", GPU.id),)]
+        slowdown = samples["conv_advisor_advised_slowdown_ratio_sum"][(("device", GPU.id),)]
         assert slowdown == pytest.approx(1.5, rel=1e-3)
     store.append([timed(problem, LEAN, 1.0)])
     assert (
@@ -219,10 +220,10 @@ def test_openmetrics_is_spoken_too_and_a_store_that_is_gone_hides_nothing_else(s
     service = stored.app.state.service
     with service.store.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE jobs RENAME TO jobs_gone")
-    found = scraped(stored)
-    assert found["conv_advisor_store_up"][()] == 0
-    assert "conv_advisor_jobs" not in found
-    assert found["conv_advisor_worker_up"]
+    samples = scraped(stored)
+    assert samples["conv_advisor_store_up"][()] == 0
+    assert "conv_advisor_jobs" not in samples
+    assert samples["conv_advisor_worker_up"]
 
 
 def test_advice_is_refused_while_the_store_is_gone_and_goes_on_after(tmp_path: Path) -> None:
@@ -358,7 +359,7 @@ class Collector:
         """Every span by name, with its attributes, its trace, and its service."""
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-        found: dict[str, dict[str, Any]] = {}
+        by_name: dict[str, dict[str, Any]] = {}
         for path, body in self.received:
             assert path == "/v1/traces"
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -366,11 +367,11 @@ class Collector:
                 for scope in resource.scope_spans:
                     for span in scope.spans:
                         attributes = {each.key: _value(each.value) for each in span.attributes}
-                        found[span.name] = attributes | {
+                        by_name[span.name] = attributes | {
                             "trace": span.trace_id.hex(),
                             "service": service["service.name"],
                         }
-        return found
+        return by_name
 
 
 def _value(value: Any) -> Any:

@@ -60,7 +60,9 @@ def test_parameters_that_are_inputs_are_not_given_the_batch() -> None:
         model.graph.input.append(helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.dims))
     del model.graph.initializer[:]
     found = network(model.SerializeToString(), batch=4)
-    assert [(each.problem.n, each.problem.k, each.problem.c) for each in found.convolutions] == [(4, 8, 3), (4, 16, 8)]
+    assert [
+        (convolution.problem.n, convolution.problem.k, convolution.problem.c) for convolution in found.convolutions
+    ] == [(4, 8, 3), (4, 16, 8)]
     assert found.remarks == ("the model was written for a batch of 1, and its first dimension was changed",)
 
 

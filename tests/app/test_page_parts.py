@@ -148,16 +148,16 @@ def test_no_cell_is_a_formula_and_no_number_is_none_of_json() -> None:
 def test_two_layers_stand_side_by_side(client: Client) -> None:
     asked = H200 | {"other_layer": "28-8-3-64-64"}
     response = client.get("/compare", params=asked)
-    found = shown(response)
+    page = shown(response)
     advices = [
         client.get("/v1/advice", params=H200 | {"layer": layer}).json() for layer in ("14-1-3-256-128", "28-8-3-64-64")
     ]
-    assert "100 %" not in found.text, "nothing is certain"
+    assert "100 %" not in page.text, "nothing is certain"
     rows = {row["variant"]: row for row in rows_of(client, "compared", asked)}
     assert set(rows) == {choice["variant"] for advice in advices for choice in advice["ranking"]}
     for side, advice in zip(("", "other_"), advices, strict=True):
-        assert advice["variant"] in found.text
-        assert chance(advice["trust"]["confidence"]) in found.text
+        assert advice["variant"] in page.text
+        assert chance(advice["trust"]["confidence"]) in page.text
         for choice in advice["ranking"]:
             assert rows[choice["variant"]][f"{side}time_ms"] == choice["time_ms"]
     for row in rows.values():
@@ -193,11 +193,11 @@ def test_what_is_wrong_with_the_second_layer_is_said_of_its_field(client: Client
 
 
 def test_layers_and_networks_are_found_by_words(client: Client) -> None:
-    found = shown(client.get("/search", params={"q": "ResNet50 conv4 3x3"}))
-    assert "14-1-3-256-256" in found.text
-    found = shown(client.get("/search", params={"q": "mobile v2"}))
-    assert found.all("a", href="/networks/mobilenet_v2")
-    assert not found.all("a", href="/networks/vgg19")
+    page = shown(client.get("/search", params={"q": "ResNet50 conv4 3x3"}))
+    assert "14-1-3-256-256" in page.text
+    page = shown(client.get("/search", params={"q": "mobile v2"}))
+    assert page.all("a", href="/networks/mobilenet_v2")
+    assert not page.all("a", href="/networks/vgg19")
     stem = shown(client.get("/search", params={"q": "resnet50 224-1-7-64-3-stride2"}))
     assert stem.all("a", href="/?layer=224-1-7-64-3-stride2&network=googlenet")
     very = shown(client.get("/search", params={"q": "14-8-3-256-256"}))
@@ -312,10 +312,10 @@ def test_a_network_leads_to_its_plan(client: Client) -> None:
 
 
 def test_a_page_that_is_none_says_so_to_people_and_to_programs(client: Client) -> None:
-    found = shown(client.get("/nowhere", headers={"accept": "text/html,*/*"}), 404)
-    assert "Nothing is here" in found.text
-    assert "/nowhere is no page of this service" in found.text
-    assert found.all("form", action="/search")
+    page = shown(client.get("/nowhere", headers={"accept": "text/html,*/*"}), 404)
+    assert "Nothing is here" in page.text
+    assert "/nowhere is no page of this service" in page.text
+    assert page.all("form", action="/search")
     for headers in ({}, {"accept": "application/json"}):
         answer = client.get("/nowhere", headers=headers)
         assert answer.status_code == 404
@@ -447,14 +447,14 @@ def test_ticks_are_round_within_the_axis_and_few(low: float, factor: float) -> N
 
 
 def test_the_drawing_of_the_trade_offs_has_axes_with_units_and_a_tip_for_every_dot(client: Client) -> None:
-    found = shown(client.get("/", params=H200))
+    page = shown(client.get("/", params=H200))
     pareto = client.get("/v1/pareto", params=H200).json()
     known = [point for point in pareto["points"] if point["workspace_bytes"] is not None]
-    circles = found.all("circle", **{"class": "on"}) + found.all("circle", **{"class": "off"})
+    circles = page.all("circle", **{"class": "on"}) + page.all("circle", **{"class": "off"})
     assert len(circles) == len(known) + 2, "the key has one of each"
-    assert len([tag for tag, attributes in found.tags if tag == "foreignobject"]) == len(known)
-    assert re.search(r"workspace none( \d+ (B|KiB|MiB))+", found.text)
-    assert re.search(r"( [\d.]+ (µs|ms|s)){2,} time", found.text)
+    assert len([tag for tag, attributes in page.tags if tag == "foreignobject"]) == len(known)
+    assert re.search(r"workspace none( \d+ (B|KiB|MiB))+", page.text)
+    assert re.search(r"( [\d.]+ (µs|ms|s)){2,} time", page.text)
 
 
 def test_the_documentation_of_the_api_leads_back_to_the_page(client: Client) -> None:
@@ -494,11 +494,11 @@ def test_a_whole_network_has_counts_and_totals(client: Client) -> None:
     rows = rows_of(client, "network", {"name": "resnet50", "device": "nvidia-h200"})
     assert sum(row["count"] for row in rows) == 53
     assert all(row["total_ms"] == pytest.approx(row["count"] * row["time_ms"]) for row in rows)
-    found = shown(client.get("/networks/resnet50", params={"device": "nvidia-h200"}))
-    assert "53 convolutions of one pass, 20 distinct layers" in found.text
-    assert render._environment().filters["time"](sum(row["total_ms"] for row in rows)) in found.text
-    assert re.search(r"56-1-1-128-256 ?- ?stride2", found.text), "as briefly as it can be written"
-    assert "7.71 GFLOP" in found.text
+    page = shown(client.get("/networks/resnet50", params={"device": "nvidia-h200"}))
+    assert "53 convolutions of one pass, 20 distinct layers" in page.text
+    assert render._environment().filters["time"](sum(row["total_ms"] for row in rows)) in page.text
+    assert re.search(r"56-1-1-128-256 ?- ?stride2", page.text), "as briefly as it can be written"
+    assert "7.71 GFLOP" in page.text
     experiment = shown(client.get("/networks/filter-sweep", params={"device": "nvidia-h200"}))
     assert "distinct layers, each once" in experiment.text
 
@@ -519,12 +519,12 @@ def test_the_page_says_what_advice_is_up_against(client: Client) -> None:
 def test_a_network_is_held_against_what_others_take_on_the_same_layers(client: Client) -> None:
     asked = {"name": "mobilenet_v2", "device": "nvidia-h200"}
     rows = rows_of(client, "network", asked)
-    found = shown(client.get("/networks/mobilenet_v2", params={"device": "nvidia-h200"}))
+    page = shown(client.get("/networks/mobilenet_v2", params={"device": "nvidia-h200"}))
     for title, name in (("PyTorch's default", "pytorch_default"), ("cuDNN's best", "cudnn_best")):
         known = [row for row in rows if row[f"{name}_ms"] is not None]
         its_ms = sum(row["count"] * row[f"{name}_ms"] for row in known)
         own_ms = sum(row["total_ms"] for row in known)
-        part = found.text[found.text.index(title) :][:200]
+        part = page.text[page.text.index(title) :][:200]
         assert text.time(its_ms) in part
         assert f"{text.slowdown(its_ms / own_ms)} as long" in part
         if len(known) < len(rows):
@@ -538,8 +538,8 @@ def test_the_live_regret_is_what_following_the_tree_cost(client: Client) -> None
     (row,) = live_regret(client.app.state.service, GPU.id)
     assert (row.problem.short, row.advised, row.fastest, row.slowdown) == (LAYER, FAST, FAST, 1.0)
     assert live_regret(client.app.state.service, "nvidia-h200") == [], "what ships was not measured here"
-    found = shown(client.get("/models"))
-    assert "Live regret : on 1 layer measured here the tree's choice is 1.000× the fastest" in found.text
+    page = shown(client.get("/models"))
+    assert "Live regret : on 1 layer measured here the tree's choice is 1.000× the fastest" in page.text
     registry = client.app.state.service.registry
     first = registry.active(GPU.id).id
     second = registry.add(small_tree({FAST: 0.03, SLOW: 0.02, LEAN: 0.01}))
@@ -578,8 +578,8 @@ def test_the_course_of_the_regret_is_drawn_from_perfect_up() -> None:
 
 
 def test_the_guide_leads_to_the_documentation(client: Client) -> None:
-    found = shown(client.get("/guide"))
+    page = shown(client.get("/guide"))
     for address in ("/docs", "/openapi.json", "/problems", "/compare", "/search"):
-        assert found.all("a", href=address)
+        assert page.all("a", href=address)
         assert client.get(address).status_code == 200
     assert shown(client.get("/")).all("a", href="/guide")

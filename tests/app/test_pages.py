@@ -118,7 +118,7 @@ def shown(response: httpx.Response, status: int = 200) -> Found:
 @pytest.mark.parametrize("path", [*PAGES, f"/?layer={LAYER}", "/?layer=x", "/networks/lenet", "/jobs/none"])
 def test_every_page_is_strict_whole_and_of_this_service_alone(client: Client, path: str) -> None:
     response = client.get(path)
-    found = Found(response.text)
+    page = Found(response.text)
     policy = response.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -128,21 +128,21 @@ def test_every_page_is_strict_whole_and_of_this_service_alone(client: Client, pa
     assert "<style>" not in client.get(path, headers=HTMX).text, "a page is there that has it"
     for style in styles:
         assert f"'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'" in policy
-    assert not found.all("link", rel="stylesheet")
-    assert not [attributes for _, attributes in found.tags if "style" in attributes]
-    assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on")]
-    assert all(str(attributes.get("src")).startswith("/static/") for attributes in found.all("script"))
+    assert not page.all("link", rel="stylesheet")
+    assert not [attributes for _, attributes in page.tags if "style" in attributes]
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert all(str(attributes.get("src")).startswith("/static/") for attributes in page.all("script"))
     links = [
-        value for _, attributes in found.tags for key in ("href", "src", "action") if (value := attributes.get(key))
+        value for _, attributes in page.tags for key in ("href", "src", "action") if (value := attributes.get(key))
     ]
     assert all(re.match(r"[/#]", link) for link in links), links
-    assert len(set(found.ids())) == len(found.ids()), "an id stands for two things"
+    assert len(set(page.ids())) == len(page.ids()), "an id stands for two things"
 
 
 def test_what_a_page_refers_to_exists(client: Client) -> None:
-    found = shown(client.get("/map"))
-    references = [attributes["src"] for attributes in found.all("script") if attributes.get("src")]
-    references += [attributes["href"] for attributes in found.all("link")]
+    page = shown(client.get("/map"))
+    references = [attributes["src"] for attributes in page.all("script") if attributes.get("src")]
+    references += [attributes["href"] for attributes in page.all("link")]
     assert len(references) == 5
     for reference in references:
         response = client.get(str(reference))
@@ -173,33 +173,33 @@ def test_the_style_that_the_policy_allows_is_the_one_that_plot_adds() -> None:
 
 
 def test_advice_shows_the_ranking_the_decisions_and_what_is_out(client: Client) -> None:
-    found = shown(client.get("/", params={"layer": LAYER, "device": "fake-gpu"}))
-    assert f"Fastest {FAST}" in found.text
-    rows = found.all("li", **{"class": "row best"}) + found.all("li", **{"class": "row"})
+    page = shown(client.get("/", params={"layer": LAYER, "device": "fake-gpu"}))
+    assert f"Fastest {FAST}" in page.text
+    rows = page.all("li", **{"class": "row best"}) + page.all("li", **{"class": "row"})
     assert len(rows) == len(TIMES_MS)
     advice = client.get("/v1/advice", params={"layer": LAYER, "device": "fake-gpu"}).json()
-    assert [text.time(choice["time_ms"]) in found.text for choice in advice["ranking"]] == [True] * len(rows)
-    assert "2.00×" in found.text
-    assert "batch 2 ≤ 64" in found.text
-    assert "variants are out, and why" in found.text
-    assert found.all("input", name="layer", value=LAYER)
-    assert found.all("input", name="k", value="6")
-    assert found.all("p", id="announce")
-    assert f"{LAYER}: {FAST}" in found.text
+    assert [text.time(choice["time_ms"]) in page.text for choice in advice["ranking"]] == [True] * len(rows)
+    assert "2.00×" in page.text
+    assert "batch 2 ≤ 64" in page.text
+    assert "variants are out, and why" in page.text
+    assert page.all("input", name="layer", value=LAYER)
+    assert page.all("input", name="k", value="6")
+    assert page.all("p", id="announce")
+    assert f"{LAYER}: {FAST}" in page.text
 
 
 def test_measured_stands_beside_predicted(tmp_path: Path) -> None:
     layer = "8-2-3-6-4"
     with serving(tmp_path) as own:
         assert own.post("/v1/convolutions", json={"layer": layer, "variant": SLOW}).status_code == 200
-        found = shown(own.get("/", params={"layer": layer, "device": "fake-gpu"}))
-    row = found.text[found.text.index(f"{SLOW} ") :]
+        page = shown(own.get("/", params={"layer": layer, "device": "fake-gpu"}))
+    row = page.text[page.text.index(f"{SLOW} ") :]
     assert "predicted" in row
     assert "error 1.0e-07 measured" in row
-    assert "error ≤ at most" in found.text[found.text.index(f"{FAST} ") : found.text.index(f"{SLOW} ")]
-    assert found.all("path", **{"class": "mark"})
-    assert found.all("rect", **{"class": "fill measured"})
-    assert found.all("rect", **{"class": "fill predicted"})
+    assert "error ≤ at most" in page.text[page.text.index(f"{FAST} ") : page.text.index(f"{SLOW} ")]
+    assert page.all("path", **{"class": "mark"})
+    assert page.all("rect", **{"class": "fill measured"})
+    assert page.all("rect", **{"class": "fill predicted"})
 
 
 @pytest.mark.parametrize(
@@ -216,19 +216,19 @@ def test_measured_stands_beside_predicted(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_beside_what_was_typed(
     client: Client, asked: dict[str, str], status: int, said: str, field: str | None
 ) -> None:
-    found = shown(client.get("/", params=asked), status)
-    (alert,) = found.all("div", role="alert")
+    page = shown(client.get("/", params=asked), status)
+    (alert,) = page.all("div", role="alert")
     assert alert.get("data-field") == field
-    assert said in found.text
+    assert said in page.text
     for name, value in asked.items():
         if name in ("layer", "k", "workspace_mib"):
-            assert found.all("input", name=name, value=value)
+            assert page.all("input", name=name, value=value)
 
 
 def test_fields_make_the_layer_when_they_are_chosen(client: Client) -> None:
     sizes = {"n": "2", "c": "4", "h": "8", "w": "8", "k": "6", "r": "3", "s": "3", "pad_h": "1", "pad_w": "1"}
-    found = shown(client.get("/", params={"by": "fields", "layer": "7-1-1-1-1", "device": "fake-gpu", **sizes}))
-    assert f"{LAYER}: {FAST}" in found.text
+    page = shown(client.get("/", params={"by": "fields", "layer": "7-1-1-1-1", "device": "fake-gpu", **sizes}))
+    assert f"{LAYER}: {FAST}" in page.text
     strided = sizes | {"stride_h": "2", "stride_w": "2"}
     response = client.get("/", params={"by": "fields", "device": "fake-gpu", **strided})
     assert "8-2-3-6-4-stride2" in shown(response).text
@@ -247,9 +247,9 @@ def test_what_is_typed_cannot_become_markup(client: Client) -> None:
 def test_without_a_model_and_measurements_it_says_what_to_do(tmp_path: Path) -> None:
     with serving(tmp_path, has_tree=False) as own:
         assert eventually(lambda: own.app.state.service.worker.device is not None)
-        found = shown(own.get("/", params={"layer": LAYER, "device": "fake-gpu"}), 409)
-        assert "No advice yet" in found.text
-        assert found.all("form", action="/measurements")
+        page = shown(own.get("/", params={"layer": LAYER, "device": "fake-gpu"}), 409)
+        assert "No advice yet" in page.text
+        assert page.all("form", action="/measurements")
         own.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
         advised = shown(own.get("/", params={"layer": LAYER, "device": "fake-gpu"}))
         assert f"Fastest {LEAN}" in advised.text
@@ -263,10 +263,10 @@ def test_it_works_without_a_worker(tmp_path: Path) -> None:
     client = Client(create_app(Settings(home=tmp_path), open_engine=refuse, timings=tmp_path / "nothing"))
     try:
         assert eventually(lambda: "no such device" in client.get("/readyz").text)
-        found = shown(client.get("/", params={"layer": "14-1-3-256-128", "device": "nvidia-h200"}))
-        assert "Fastest" in found.text
-        assert "The worker is not ready" in found.text
-        assert "no such device" in found.text
+        page = shown(client.get("/", params={"layer": "14-1-3-256-128", "device": "nvidia-h200"}))
+        assert "Fastest" in page.text
+        assert "The worker is not ready" in page.text
+        assert "no such device" in page.text
         for path in PAGES:
             assert client.get(path).status_code == 200, path
         refused = client.post("/measurements", data={"layer": LAYER}, headers=HTMX)
@@ -276,15 +276,14 @@ def test_it_works_without_a_worker(tmp_path: Path) -> None:
 
 
 def test_a_network_has_every_layer_with_its_advice(client: Client) -> None:
-    found = shown(client.get("/networks/vgg19", params={"batch": "8", "dtype": "float16", "layout": "nhwc"}))
-    links = [str(link["href"]) for link in found.all("a") if "network=vgg19" in str(link["href"])]
+    page = shown(client.get("/networks/vgg19", params={"batch": "8", "dtype": "float16", "layout": "nhwc"}))
+    links = [str(link["href"]) for link in page.all("a") if "network=vgg19" in str(link["href"])]
     assert len(links) == len(networks.layers("vgg19"))
     assert all("dtype=float16" in link and "layout=nhwc" in link for link in links)
     first = shown(client.get(links[0]))
     assert "layer 1 of 9" in first.text
     assert (
-        found.all("option", value="8", selected="")
-        or 'value="8" selected' in client.get("/networks/vgg19?batch=8").text
+        page.all("option", value="8", selected="") or 'value="8" selected' in client.get("/networks/vgg19?batch=8").text
     )
     assert "batch is &#39;0&#39;" in client.get("/networks/vgg19?batch=0").text
     assert client.get("/networks/lenet").status_code == 404
@@ -292,13 +291,13 @@ def test_a_network_has_every_layer_with_its_advice(client: Client) -> None:
 
 def test_the_map_is_the_landscape_in_a_drawing_and_a_table(client: Client) -> None:
     asked = {"layer": "14-1-3-256-128", "device": "nvidia-h200", "x": "filters", "y": "depth"}
-    found = shown(client.get("/map", params=asked))
+    page = shown(client.get("/map", params=asked))
     answer = client.get("/v1/landscapes", params=asked).json()
     for variant in answer["variants"]:
-        assert variant in found.text
+        assert variant in page.text
     cells = [letter for row in answer["winners"] for letter in row]
-    assert len(found.all("td")) == len(cells)
-    (figure,) = found.all("div", id="map")
+    assert len(page.all("td")) == len(cells)
+    (figure,) = page.all("div", id="map")
     drawn = json.loads(str(figure["data-map"]))
     assert drawn["winners"] == answer["winners"]
     assert [variant["name"] for variant in drawn["variants"]] == answer["variants"]
@@ -332,10 +331,10 @@ def test_explanations_and_landscapes_answer_over_the_api_too(client: Client) -> 
     assert client.get("/v1/explanations", params={"layer": LAYER, "device": "no-gpu"}).status_code == 404
 
 
-def fragment_until(client: Client, found: httpx.Response, is_done: Callable[[str], bool]) -> str:
+def fragment_until(client: Client, response: httpx.Response, is_done: Callable[[str], bool]) -> str:
     """Ask as htmx does, until it is so."""
-    path = re.search(r"/measurements/[\w-]+", found.text)
-    assert path, found.text
+    path = re.search(r"/measurements/[\w-]+", response.text)
+    assert path, response.text
     assert eventually(lambda: is_done(client.get(path[0], headers=HTMX).text))
     return path[0]
 
@@ -345,18 +344,18 @@ def test_measuring_runs_every_variant_and_puts_it_beside_its_prediction(client: 
     asked = client.post("/measurements", data=form, headers=HTMX)
     path = fragment_until(client, asked, lambda html: "Done:" in html)
     response = client.get(path, headers=HTMX)
-    found = Found(response.text)
+    page = Found(response.text)
     assert response.headers["hx-trigger"] == "measured"
-    assert not [attributes for _, attributes in found.tags if "hx-trigger" in attributes], "it asks for no more"
+    assert not [attributes for _, attributes in page.tags if "hx-trigger" in attributes], "it asks for no more"
     predicted = Advisor(small_tree(TIMES_MS)).advise(ConvProblem.parse(form["layer"])).ranking
     assert {choice.variant for choice in predicted} == {FAST, SLOW, LEAN}
     for choice in predicted:
         ms = TIMES_MS[choice.variant]
         row = f"{choice.variant} {text.time(ms)} {text.time(choice.time_ms)} {text.slowdown(ms / choice.time_ms)}"
-        assert row in found.text
-    assert f"{CRASHING} crashed" in found.text
-    assert f"{REFUSED} not supported: as recorded" in found.text
-    assert f"{HANGING} timed out" in found.text
+        assert row in page.text
+    assert f"{CRASHING} crashed" in page.text
+    assert f"{REFUSED} not supported: as recorded" in page.text
+    assert f"{HANGING} timed out" in page.text
     stored = client.app.state.service.records.summaries([ConvProblem.parse(form["layer"])], GPU.id)
     outcomes = {name: summary.outcome for name, summary in stored[f"{form['layer']}-float32-nchw"].items()}
     assert outcomes[FAST] is Outcome.MEASURED
@@ -484,12 +483,12 @@ def test_what_a_retrained_tree_changes_is_shown_and_a_card_that_cannot_be_read_i
     for best_ms, changes in ((0.031, said), (0.032, {"n_problems": "many"})):
         tree = small_tree({FAST: best_ms, SLOW: 0.02, LEAN: 0.01})
         registry.add(replace(tree, card=tree.card | {"changes": changes}))
-    found = shown(client.get("/models"))
-    assert found.text.count("Against the tree before") == 2  # the shipped tree says so too
-    assert "1 better, 0 worse of 9" in found.text
-    assert "1,281 better, 445 worse of 8,301" in found.text, "of the shipped tree"
-    assert "7-1-3-8-8-float32-nchw" in found.text
-    assert "1.50×" in found.text
+    page = shown(client.get("/models"))
+    assert page.text.count("Against the tree before") == 2  # the shipped tree says so too
+    assert "1 better, 0 worse of 9" in page.text
+    assert "1,281 better, 445 worse of 8,301" in page.text, "of the shipped tree"
+    assert "7-1-3-8-8-float32-nchw" in page.text
+    assert "1.50×" in page.text
 
 
 def test_shipped_scores_are_told_by_precision(client: Client) -> None:
@@ -532,12 +531,12 @@ def test_a_retrain_is_a_job_that_shows_how_it_ends(client: Client) -> None:
 
 
 def test_a_retrain_whose_answer_was_lost_is_one_job_and_the_next_is_another(client: Client) -> None:
-    def key_of(found: Found) -> str:
-        (field,) = found.all("input", id="retrain-key")
+    def key_of(page: Found) -> str:
+        (field,) = page.all("input", id="retrain-key")
         return str(field["value"])
 
-    def job_of(found: Found) -> str:
-        return next(name for name in found.ids() if name.startswith("job-"))
+    def job_of(page: Found) -> str:
+        return next(name for name in page.ids() if name.startswith("job-"))
 
     measure_enough(client)
     key = key_of(shown(client.get("/models")))

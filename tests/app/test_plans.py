@@ -49,7 +49,7 @@ def network(body: bytes, batch: int = 1, dtype: DType = DType.FLOAT32, **dims: i
 
 def epilogues(body: bytes) -> list[str]:
     """What ends in each convolution."""
-    return [str(each.problem.epilogue) for each in network(body).convolutions]
+    return [str(convolution.problem.epilogue) for convolution in network(body).convolutions]
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +64,13 @@ def limits(local: Local, **changes: object) -> Limits:
 
 def test_a_model_is_read_for_a_batch_and_a_precision() -> None:
     found = network(block(), batch=32, dtype=DType.FLOAT16)
-    problems = [each.problem for each in found.convolutions]
-    assert [each.short for each in problems] == [
+    problems = [convolution.problem for convolution in found.convolutions]
+    assert [problem.short for problem in problems] == [
         "64x64-32-7x7-64-3-stride2x2-pad3x3-dilation1x1-groups1-bias-relu",
         "16-32-3-64-64-bias-relu",
         "16-32-3-64-64-residual-relu",
     ]
-    assert {each.dtype for each in problems} == {DType.FLOAT16}
+    assert {problem.dtype for problem in problems} == {DType.FLOAT16}
     assert [each.kind for each in found.operators] == [
         *("Conv", "MaxPool", "Conv", "Conv", "GlobalAveragePool", "Flatten"),
     ]
@@ -80,7 +80,7 @@ def test_a_plan_says_what_each_layer_takes_and_what_that_gains(local: Local) -> 
     plan = plan_network(local, network(block(), batch=32, dtype=DType.FLOAT16), limits(local))
     assert plan.n_convolutions == 3
     assert sum(layer.share for layer in plan.layers) + plan.conversions_ms / plan.time_ms == pytest.approx(1)
-    assert plan.time_ms == pytest.approx(sum(each.total_ms for each in plan.layers) + plan.conversions_ms)
+    assert plan.time_ms == pytest.approx(sum(layer.total_ms for layer in plan.layers) + plan.conversions_ms)
     for total in plan.rivals.values():
         assert total.n_measured + total.n_predicted == 3
         assert total.speedup == pytest.approx(total.time_ms / plan.time_ms)
@@ -89,21 +89,21 @@ def test_a_plan_says_what_each_layer_takes_and_what_that_gains(local: Local) -> 
 def test_no_layout_for_all_is_faster_than_the_plan(local: Local) -> None:
     plan = plan_network(local, known_network("resnet50", batch=8, dtype=DType.TF32), limits(local))
     for layout in Layout:
-        problems = [replace(each.problem, layout=layout) for each in plan.network.convolutions]
+        problems = [replace(convolution.problem, layout=layout) for convolution in plan.network.convolutions]
         one_ms = sum(local.advise(problem, "nvidia-h200").best.time_ms for problem in problems)
         assert plan.time_ms <= one_ms * (1 + 1e-9)
 
 
 def test_a_plan_says_what_channels_last_alone_would_take(local: Local) -> None:
     plan = plan_network(local, known_network("resnet50", batch=8, dtype=DType.FLOAT16), limits(local))
-    problems = [replace(each.problem, layout=Layout.NHWC) for each in plan.network.convolutions]
+    problems = [replace(convolution.problem, layout=Layout.NHWC) for convolution in plan.network.convolutions]
     defaults = [local.advise(problem, "nvidia-h200").baselines.pytorch_default.time_ms for problem in problems]
     assert plan.rivals[Rival.PYTORCH_CHANNELS_LAST].time_ms == pytest.approx(sum(defaults))
 
 
 def test_a_plan_says_what_benchmark_mode_alone_would_take(local: Local) -> None:
     plan = plan_network(local, known_network("resnet50", batch=8, dtype=DType.FLOAT16), limits(local))
-    problems = [replace(each.problem, layout=Layout.NCHW) for each in plan.network.convolutions]
+    problems = [replace(convolution.problem, layout=Layout.NCHW) for convolution in plan.network.convolutions]
     tuned = [local.advise(problem, "nvidia-h200").baselines.pytorch_benchmark for problem in problems]
     total = plan.rivals[Rival.PYTORCH_BENCHMARK]
     assert total.time_ms == pytest.approx(sum(each.time_ms for each in tuned))
@@ -478,7 +478,7 @@ except MemoryError:
 
 
 def test_every_epilogue_of_a_plan_is_one_that_problems_have() -> None:
-    assert {each.problem.epilogue for each in network(block()).convolutions} <= set(EVERY_EPILOGUE)
+    assert {convolution.problem.epilogue for convolution in network(block()).convolutions} <= set(EVERY_EPILOGUE)
 
 
 def run(*arguments: str | Path) -> str:
@@ -521,8 +521,8 @@ def test_the_command_prints_json_and_says_where_no_epilogue_is_counted(
     give(monkeypatch, tmp_path)
     (answer,) = json.loads(run(file, "--batch", "32", "--json", "--device", "nvidia-h200"))["plans"]
     assert answer["n_convolutions"] == 3
-    assert [each["count"] for each in answer["layers"]] == [1, 1, 1]
-    assert not any(each["epilogue_is_counted"] for each in answer["layers"])
+    assert [layer["count"] for layer in answer["layers"]] == [1, 1, 1]
+    assert not any(layer["epilogue_is_counted"] for layer in answer["layers"])
     said = "the times of 3 convolutions lack what follows"
     assert answer["remarks"][-1].startswith(said)
     assert said[1:] in run(file, "--batch", "32", "--device", "nvidia-h200")
@@ -530,7 +530,7 @@ def test_the_command_prints_json_and_says_where_no_epilogue_is_counted(
 
 def test_the_command_prints_a_line_for_each_batch(file: Path) -> None:
     answer = json.loads(run(file, "--batches", "1,8,32", "--json", "--device", "nvidia-h200"))
-    assert [each["batch"] for each in answer["plans"]] == [1, 8, 32]
+    assert [plan["batch"] for plan in answer["plans"]] == [1, 8, 32]
     assert len(run(file, "--batches", "1,8,32", "--device", "nvidia-h200").splitlines()) == 4
 
 

@@ -80,7 +80,7 @@ TIMED = (Outcome.MEASURED, Outcome.UNSTEADY)
 
 
 def times(advisor: Advisor, problem: ConvProblem) -> dict[str, float]:
-    return {each.variant: each.time_ms for each in advisor.advise(problem).ranking}
+    return {choice.variant: choice.time_ms for choice in advisor.advise(problem).ranking}
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +113,9 @@ def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def registry(tree: TreeModel, tmp_path: Path) -> Registry:
-    found = Registry(tmp_path)
-    found.activate(BEFORE.id, found.add(tree))
-    return found
+    registered = Registry(tmp_path)
+    registered.activate(BEFORE.id, registered.add(tree))
+    return registered
 
 
 @pytest.fixture
@@ -132,18 +132,18 @@ def refreshed(store: Store, engine: Upgraded, registry: Registry, limit_s: float
 def test_what_moved_is_found_by_a_fiftieth_of_what_is_known(store, tree, registry, measured):
     engine = Upgraded(tree)
     done = refreshed(store, engine, registry)
-    found = done.found
-    assert found is not None, done.missing
+    changes = done.found
+    assert changes is not None, done.missing
     assert not done.ended
     assert done.changed == {"driver": ("580.1", "590.2")}
-    assert found.n_known == len(measured)
+    assert changes.n_known == len(measured)
     assert len(engine.calls) <= 0.02 * len(measured)
-    assert found.moved
-    assert all(name.startswith(SLOWER) for name in found.moved)
-    assert found.off_after <= found.off_before
-    assert found.regressed
+    assert changes.moved
+    assert all(name.startswith(SLOWER) for name in changes.moved)
+    assert changes.off_after <= changes.off_before
+    assert changes.regressed
     known = {problem.key for problem in {each.problem for each in measured}}
-    assert {each.problem for each in found.regressed} <= known
+    assert {each.problem for each in changes.regressed} <= known
 
 
 def test_the_tree_is_repaired_where_it_moved_and_nowhere_else(store, tree, registry):

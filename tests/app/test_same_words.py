@@ -74,7 +74,7 @@ def test_every_surface_says_what_the_advice_holds(client: Client) -> None:
         listed = client.get("/v1/variants", params=asked).json()["variants"]
         page = page_of(client, asked, limits)
         if response.status_code == 409:
-            reasons = {each["variant"]: each["reason"] for each in answer["excluded"]}
+            reasons = {exclusion["variant"]: exclusion["reason"] for exclusion in answer["excluded"]}
             assert_listed(listed, reasons)
             assert all(reason in page for reason in reasons.values())
             continue
@@ -83,7 +83,7 @@ def test_every_surface_says_what_the_advice_holds(client: Client) -> None:
         assert advice.to_dict() == answer
         kinds.add(kind_of(advice))
         assert_agrees_with_itself(advice)
-        reasons = {each.variant: each.reason for each in advice.excluded}
+        reasons = {exclusion.variant: exclusion.reason for exclusion in advice.excluded}
         assert_listed(listed, reasons)
         notebook = html.unescape(advice._repr_html_())
         printed = " ".join(command_line(asked, limits).split())
@@ -124,7 +124,7 @@ def kind_of(advice: library.LayerAdvice) -> str:
 
 def assert_agrees_with_itself(advice: library.LayerAdvice) -> None:
     """Nothing is ranked and out, all of the device's variants are one or the other, and the words have the numbers."""
-    ranked, out = {each.variant for each in advice.ranking}, {each.variant for each in advice.excluded}
+    ranked, out = {choice.variant for choice in advice.ranking}, {exclusion.variant for exclusion in advice.excluded}
     assert not ranked & out
     assert ranked | out == {each.id for each in catalog.for_device_kind(GPU.kind)}
     trust, words = advice.trust, advice.trusted
@@ -165,7 +165,9 @@ def test_the_limits_of_a_trade_off_do_not_make_the_advice_surer(client: Client) 
     asked = {"layer": problem.short, "device": GPU.id, "max_error": 1e-6}
     answer = client.get("/v1/pareto", params=asked).json()
     assert answer["variant"] == FAST
-    assert FAST in {each["variant"] for each in answer["excluded"]} - {each["variant"] for each in answer["points"]}
+    assert FAST in {exclusion["variant"] for exclusion in answer["excluded"]} - {
+        each["variant"] for each in answer["points"]
+    }
     words = ["advise", problem.short, "--device", GPU.id, "--pareto", "--max-error", "1e-6"]
     printed = CliRunner().invoke(cli, words).stdout
     assert f"Without the limits of error and slowdown: {FAST} is" in printed

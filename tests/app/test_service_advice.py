@@ -124,7 +124,9 @@ def test_cudnn_alone_is_asked_for_everywhere_in_one_way(client: Client) -> None:
     assert advice(client, asked)["variant"] == LEAN
     whole = advice(client, f"{asked}&only=cudnn")
     assert [choice["variant"] for choice in whole["ranking"]] == [FAST]
-    assert "only variants of cudnn" in {each["variant"]: each["reason"] for each in whole["excluded"]}[LEAN]
+    assert (
+        "only variants of cudnn" in {exclusion["variant"]: exclusion["reason"] for exclusion in whole["excluded"]}[LEAN]
+    )
     alone = advice(client, f"{asked}&only=cudnn&ranking=false")
     assert (alone["variant"], alone["time_ms"]) == (FAST, whole["time_ms"])
     for more in ({}, {"ranking": True}, {"baselines": True}):
@@ -159,7 +161,8 @@ def test_baselines_come_without_the_ranking_where_they_are_asked_for(client: Cli
 
 def test_what_does_not_apply_is_excluded_with_its_reason(client: Client) -> None:
     excluded = {
-        each["variant"]: each["reason"] for each in advice(client, "layer=9-1-5-3-3&device=fake-gpu")["excluded"]
+        exclusion["variant"]: exclusion["reason"]
+        for exclusion in advice(client, "layer=9-1-5-3-3&device=fake-gpu")["excluded"]
     }
     assert "5x5" in excluded["cuda.winograd_fused"]
     assert not any(name.startswith("cpu.") for name in excluded)
@@ -224,7 +227,7 @@ def test_a_device_without_a_model_is_advised_on_its_measurements(client: Client)
     answer = advice(client, f"layer={LAYER}&device=other-gpu")
     assert (answer["variant"], answer["source"], answer["model"]) == (SLOW, "measured", None)
     said = is_problem(client.get(f"/v1/advice?layer={UNSEEN}&device=other-gpu"), 409, "no-advice")
-    n_unknown = sum(each["reason"].startswith("not measured on this layer") for each in said["excluded"])
+    n_unknown = sum(exclusion["reason"].startswith("not measured on this layer") for exclusion in said["excluded"])
     asked = f"{UNSEEN}-float32-nchw on other-gpu"
     assert said["summary"] == f"nothing is known of {n_unknown} variants that may run {asked}"
     assert said["detail"].count("not measured on this layer") == 1, "what is out for one reason is named together"

@@ -65,7 +65,7 @@ def test_what_does_not_run_says_so_as_advice_does(client: Client) -> None:
     for layer in (REFUSED_ON, "28-1-5-64-32"):
         query = f"layer={layer}&device=fake-gpu"
         advice = client.get(f"/v1/advice?{query}&max_workspace_bytes={2**62}").json()
-        out = {each["variant"]: each["reason"] for each in advice["excluded"]}
+        out = {exclusion["variant"]: exclusion["reason"] for exclusion in advice["excluded"]}
         unknown = {name for name, reason in out.items() if "the model does not know it" in reason}
         ranked = {choice["variant"] for choice in advice["ranking"]}
         listed = {variant["id"]: variant for variant in client.get(f"/v1/variants?{query}").json()["variants"]}

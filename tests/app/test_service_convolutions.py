@@ -155,14 +155,16 @@ def test_all_runs_every_applicable_variant_and_tells_what_became_of_each(client:
         x, weight = reference.random_operands(problem, seed=1)
         y, metadata = unpacked(convolve(own, packed(problem, x, weight, variant="all")))
         assert metadata["variant"] == FAST
-        assert {each["variant"] for each in json.loads(metadata["attempts"])} == set(attempts)
+        assert {attempt["variant"] for attempt in json.loads(metadata["attempts"])} == set(attempts)
         np.testing.assert_array_equal(y, reference.convolve(problem, x, weight).astype(np.float32))
 
 
 def test_the_first_of_the_ranking_are_measured_and_the_fastest_answers(tmp_path: Path) -> None:
     problem = ConvProblem.parse("5-1-3-2-2")
     with serving(tmp_path, problem, recorded=harmless) as own:
-        ranking = [each["variant"] for each in own.get("/v1/advice?layer=5-1-3-2-2&device=fake-gpu").json()["ranking"]]
+        ranking = [
+            choice["variant"] for choice in own.get("/v1/advice?layer=5-1-3-2-2&device=fake-gpu").json()["ranking"]
+        ]
         store = own.app.state.service.store
         answer = own.post("/v1/convolutions", json={"layer": problem.short, "top": 2}).json()
         assert answer["chosen_by"] == "measured_now"
@@ -171,7 +173,7 @@ def test_the_first_of_the_ranking_are_measured_and_the_fastest_answers(tmp_path:
         assert set(Records(store).summaries([problem], "fake-gpu")[problem.key]) == set(ranking[:2])
         x, weight = reference.random_operands(problem, seed=1)
         y, metadata = unpacked(convolve(own, packed(problem, x, weight, top="100")))
-        assert [each["variant"] for each in json.loads(metadata["attempts"])] == ranking
+        assert [attempt["variant"] for attempt in json.loads(metadata["attempts"])] == ranking
         assert metadata["variant"] == FAST
         np.testing.assert_array_equal(y, reference.convolve(problem, x, weight).astype(np.float32))
 
@@ -187,9 +189,9 @@ def test_if_unsure_the_first_three_are_measured_and_after_that_the_best_alone(tm
         assert trust["confidence"] < SURE_ENOUGH
         first = own.post("/v1/convolutions", json=asked).json()
         assert (first["chosen_by"], first["variant"]) == ("measured_now", FAST)
-        assert {each["variant"] for each in first["attempts"]} == {FAST, SLOW, LEAN}
+        assert {attempt["variant"] for attempt in first["attempts"]} == {FAST, SLOW, LEAN}
         again = own.post("/v1/convolutions", json=asked).json()
-        assert (again["chosen_by"], [each["variant"] for each in again["attempts"]]) == ("advice", [FAST])
+        assert (again["chosen_by"], [attempt["variant"] for attempt in again["attempts"]]) == ("advice", [FAST])
 
 
 def test_who_is_sure_measures_nothing_more(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_where_a_borrowed_tree_abstains_the_first_three_are_measured(tmp_path: P
         assert told["trust"]["abstains"] is (tried > 1)
         ranking = [each["variant"] for each in told["ranking"]]
         answer = own.post("/v1/convolutions", json={"layer": LARGE.short}).json()
-        assert [each["variant"] for each in answer["attempts"]] == ranking[:tried]
+        assert [attempt["variant"] for attempt in answer["attempts"]] == ranking[:tried]
         assert answer["variant"] == ranking[tried - 1]
 
 
@@ -223,7 +225,9 @@ def test_where_none_of_the_first_runs_the_next_one_answers(tmp_path: Path) -> No
     problem = ConvProblem.parse("5-1-3-2-2")
     by_time = sorted(TIMES_MS, key=lambda name: TIMES_MS[name])
     with serving(tmp_path, problem, recorded=lambda problem: refused(harmless(problem), *by_time[:2])) as own:
-        ranking = [each["variant"] for each in own.get("/v1/advice?layer=5-1-3-2-2&device=fake-gpu").json()["ranking"]]
+        ranking = [
+            choice["variant"] for choice in own.get("/v1/advice?layer=5-1-3-2-2&device=fake-gpu").json()["ranking"]
+        ]
         assert ranking == by_time
         answer = own.post("/v1/convolutions", json={"layer": problem.short, "top": 2}).json()
         assert [attempt["variant"] for attempt in answer["attempts"]] == ranking[:3]
@@ -270,7 +274,7 @@ def test_what_was_timed_joins_the_store(client: Client) -> None:
         TIMES_MS[SLOW], rel=1e-5
     )
     advice = client.get(f"/v1/advice?layer={LAYER}&dtype=tf32&device=fake-gpu").json()
-    assert {each["variant"]: each["source"] for each in advice["ranking"]}[SLOW] == "measured"
+    assert {choice["variant"]: choice["source"] for choice in advice["ranking"]}[SLOW] == "measured"
 
 
 def test_a_layer_of_which_every_variant_was_run_joins_the_training_set_and_one_variant_does_not(tmp_path: Path) -> None:

@@ -83,15 +83,15 @@ def test_outside_its_domain_the_model_abstains_everywhere(client: Client) -> Non
 
 
 def test_the_front_is_marked_and_the_rest_is_there_too(client: Client) -> None:
-    found = answer(client, f"/v1/pareto?{UNSEEN}")
-    assert [point["variant"] for point in found["points"]] == [FAST, SLOW, LEAN]
-    assert [point["variant"] for point in found["points"] if point["is_on_front"]] == found["front"]
-    assert found["front"] == [FAST], "nothing is smaller, more accurate or more deterministic"
-    assert {point["error_source"] for point in found["points"]} == {"allowed"}
-    assert found["other_layout"]["layout"] == "nhwc"
-    assert found["other_layout"]["speedup"] == pytest.approx(1.0)
-    assert found["other_layout"]["speedup_converted"] < 1
-    assert found["trust"] == answer(client, f"/v1/advice?{UNSEEN}")["trust"]
+    weighed = answer(client, f"/v1/pareto?{UNSEEN}")
+    assert [point["variant"] for point in weighed["points"]] == [FAST, SLOW, LEAN]
+    assert [point["variant"] for point in weighed["points"] if point["is_on_front"]] == weighed["front"]
+    assert weighed["front"] == [FAST], "nothing is smaller, more accurate or more deterministic"
+    assert {point["error_source"] for point in weighed["points"]} == {"allowed"}
+    assert weighed["other_layout"]["layout"] == "nhwc"
+    assert weighed["other_layout"]["speedup"] == pytest.approx(1.0)
+    assert weighed["other_layout"]["speedup_converted"] < 1
+    assert weighed["trust"] == answer(client, f"/v1/advice?{UNSEEN}")["trust"]
 
 
 def test_measured_errors_are_weighed_and_limited(client: Client) -> None:
@@ -102,19 +102,19 @@ def test_measured_errors_are_weighed_and_limited(client: Client) -> None:
         for name, error in errors.items()
     )
     asked = f"/v1/pareto?layer={problem.short}&device=fake-gpu"
-    found = answer(client, asked)
+    weighed = answer(client, asked)
     assert {
-        each["variant"]: each["max_error"] for each in found["points"] if each["error_source"] == "measured"
+        each["variant"]: each["max_error"] for each in weighed["points"] if each["error_source"] == "measured"
     } == errors
-    assert found["front"][:2] == [FAST, SLOW], "SLOW is ten times as accurate"
+    assert weighed["front"][:2] == [FAST, SLOW], "SLOW is ten times as accurate"
     limited = answer(client, f"{asked}&max_error=1e-6")
     assert [point["variant"] for point in limited["points"]] == [SLOW]
-    reasons = {each["variant"]: each["reason"] for each in limited["excluded"]}
+    reasons = {exclusion["variant"]: exclusion["reason"] for exclusion in limited["excluded"]}
     assert reasons[FAST] == "error is up to 2e-06 (measured), above the limit of 1e-06"
     is_problem(client.get(f"{asked}&max_error=1e-9"), 409, "no-advice")
     fast = answer(client, f"{asked}&max_slowdown=1.5")
     assert [point["variant"] for point in fast["points"]] == [FAST]
-    assert {each["variant"]: each["reason"] for each in fast["excluded"]}[SLOW].startswith(
+    assert {exclusion["variant"]: exclusion["reason"] for exclusion in fast["excluded"]}[SLOW].startswith(
         "takes 2 times the fastest's"
     )
 
@@ -129,12 +129,12 @@ def test_a_limit_that_is_none_is_refused(client: Client, wrong: str) -> None:
 
 
 def test_neighbours_are_those_that_were_measured_nearest_first(client: Client) -> None:
-    found = answer(client, f"/v1/neighbours?{UNSEEN}&count=2")
-    assert [near["layer"] for near in found["neighbours"]] == ["28-8-3-128-32", "28-8-3-64-16"]
-    near = found["neighbours"][0]
+    nearest = answer(client, f"/v1/neighbours?{UNSEEN}&count=2")
+    assert [near["layer"] for near in nearest["neighbours"]] == ["28-8-3-128-32", "28-8-3-64-16"]
+    near = nearest["neighbours"][0]
     assert (near["distance"], near["variant"], near["n_measured"]) == (pytest.approx(1.0), FAST, 2)
     assert (near["time_ms"], near["advised_slowdown"]) == (pytest.approx(0.2), pytest.approx(1.0))
-    assert (found["variant"], found["source"]) == (FAST, "predicted")
+    assert (nearest["variant"], nearest["source"]) == (FAST, "predicted")
     assert answer(client, f"/v1/neighbours?{UNSEEN}&dtype=float16")["neighbours"] == []
     is_problem(client.get(f"/v1/neighbours?{UNSEEN}&count=0"), 422, "unprocessable-entity")
     is_problem(client.get(f"/v1/neighbours?{UNSEEN}&count=51"), 422, "unprocessable-entity")
@@ -158,10 +158,10 @@ def test_new_measurements_become_neighbours_before_long(tmp_path: Path, monkeypa
 
 
 def test_a_snippet_of_a_cpu_variant_runs(client: Client) -> None:
-    found = answer(client, f"/v1/snippets?layer=8-2-3-6-4&device={SMALL_DEVICE.id}")
-    assert (found["variant"], found["language"], found["rule"]) == ("cpu.direct", "python", None)
-    assert found["plan"]["id"] == "cpu.direct"
-    names = run(found["snippet"])
+    snippet = answer(client, f"/v1/snippets?layer=8-2-3-6-4&device={SMALL_DEVICE.id}")
+    assert (snippet["variant"], snippet["language"], snippet["rule"]) == ("cpu.direct", "python", None)
+    assert snippet["plan"]["id"] == "cpu.direct"
+    names = run(snippet["snippet"])
     problem = ConvProblem.parse("8-2-3-6-4")
     expected = reference.convolve(problem, names["x"], names["weight"])
     assert comparison.max_error(np.asarray(names["y"]), expected) <= tolerance(problem)
@@ -171,17 +171,17 @@ def test_a_snippet_rebuilds_the_plan_that_was_measured_else_it_says_its_rule(cli
     problem = ConvProblem.parse("20-8-3-64-32")
     row = Measurement(problem, ENGINE, GPU, Outcome.MEASURED, "", (0.001,) * 5, 0, 1e-7, PLAN)
     client.app.state.service.store.append([row, *measured(problem.short, 0.1)])
-    found = answer(client, f"/v1/snippets?layer={problem.short}&device=fake-gpu")
-    assert (found["variant"], found["plan"], found["rule"]) == (ENGINE, {"engine": 0, "knobs": {"13": 1}}, None)
-    assert "graph.create_execution_plan(0, KNOBS)" in found["snippet"]
-    assert found["languages"] == ["python", "torch"]
+    snippet = answer(client, f"/v1/snippets?layer={problem.short}&device=fake-gpu")
+    assert (snippet["variant"], snippet["plan"], snippet["rule"]) == (ENGINE, {"engine": 0, "knobs": {"13": 1}}, None)
+    assert "graph.create_execution_plan(0, KNOBS)" in snippet["snippet"]
+    assert snippet["languages"] == ["python", "torch"]
     other = answer(client, f"/v1/snippets?layer={problem.short}&device=fake-gpu&language=torch")
     assert "import torch" in other["snippet"]
 
 
 def test_a_named_variant_gets_its_snippet_if_it_applies(client: Client) -> None:
-    found = answer(client, f"/v1/snippets?{UNSEEN}&variant={SLOW}")
-    assert (found["variant"], found["plan"]["id"]) == (SLOW, SLOW)
+    snippet = answer(client, f"/v1/snippets?{UNSEEN}&variant={SLOW}")
+    assert (snippet["variant"], snippet["plan"]["id"]) == (SLOW, SLOW)
     legacy = answer(client, f"/v1/snippets?{UNSEEN}")
     assert (legacy["language"], legacy["plan"]["math_type"]) == ("c", "CUDNN_FMA_MATH")
     document = is_problem(client.get(f"/v1/snippets?{UNSEEN}&variant=cuda.pointwise"), 409, "not-applicable")
@@ -196,9 +196,9 @@ def test_a_named_variant_gets_its_snippet_if_it_applies(client: Client) -> None:
 def test_a_variant_that_is_predicted_for_an_engine_has_the_rule_that_measurements_had(tmp_path: Path) -> None:
     with serving(tmp_path, has_tree=False) as client:
         keep_tree(client.app.state.service.settings.models_home, small_tree({ENGINE: 0.001, FAST: 0.01}))
-        found = answer(client, f"/v1/snippets?{UNSEEN}")
-        assert (found["variant"], found["rule"]) == (ENGINE, RULE)
-        assert found["plan"] == {"engine": 0, "knobs": None}
+        snippet = answer(client, f"/v1/snippets?{UNSEEN}")
+        assert (snippet["variant"], snippet["rule"]) == (ENGINE, RULE)
+        assert snippet["plan"] == {"engine": 0, "knobs": None}
 
 
 def test_the_page_shows_the_front_the_neighbours_and_the_program(client: Client) -> None:

@@ -113,7 +113,11 @@ def test_the_library_says_it_in_words_and_keeps_what_was_asked(tmp_path, monkeyp
 def test_advice_on_uneven_padding_leaves_out_who_cannot_by_name(client: Client) -> None:
     answer = advised(client, f"layer={UNSEEN}&pads=0,0,1,1")
     assert answer["variant"] not in LEGACY
-    refused = {each["variant"] for each in answer["excluded"] if "the legacy API has one number" in each["reason"]}
+    refused = {
+        exclusion["variant"]
+        for exclusion in answer["excluded"]
+        if "the legacy API has one number" in exclusion["reason"]
+    }
     assert FAST in refused
     assert refused <= LEGACY
 
@@ -121,7 +125,7 @@ def test_advice_on_uneven_padding_leaves_out_who_cannot_by_name(client: Client) 
 def test_a_variant_says_how_it_ends_the_layer_that_is_asked_about(client: Client) -> None:
     for epilogue, wanted in {"bias-relu": "library", "relu": "appended"}.items():
         answer = client.get(f"/v1/variants?layer={UNSEEN}-{epilogue}&device=fake-gpu").json()
-        assert {each["ending"] for each in answer["variants"] if each["id"] in LEGACY} == {wanted}
+        assert {variant["ending"] for variant in answer["variants"] if variant["id"] in LEGACY} == {wanted}
 
 
 def inputs_of(problem: ConvProblem) -> dict[str, np.ndarray]:
@@ -185,7 +189,7 @@ def test_uneven_padding_is_computed_on_the_cpu(on_cpu: Client) -> None:
 def test_a_measured_epilogue_counts_from_then_on_and_plain_advice_is_as_it_was(on_cpu: Client) -> None:
     measured = on_cpu.post("/v1/convolutions", json={"layer": f"9-1-3-4-3-{ENDING}", "variant": "all"})
     assert measured.status_code == 200, measured.text
-    assert {each["outcome"] for each in measured.json()["attempts"]} <= {"measured", "pruned"}
+    assert {attempt["outcome"] for attempt in measured.json()["attempts"]} <= {"measured", "pruned"}
     known = [device["id"] for device in on_cpu.get("/v1/devices").json()["devices"]]
     device = next(name for name in known if name.startswith("cpu"))
     answer = on_cpu.get(f"/v1/advice?layer=9-1-3-4-3-{ENDING}&device={device}").json()
@@ -288,6 +292,6 @@ def test_the_pages_fields_say_what_follows(client: Client) -> None:
 
 
 def test_variants_say_how_they_end(client: Client) -> None:
-    variants = {each["id"]: each["ending"] for each in client.get("/v1/variants").json()["variants"]}
+    variants = {variant["id"]: variant["ending"] for variant in client.get("/v1/variants").json()["variants"]}
     assert variants["cpu.direct"] == "appended"
     assert variants["cpu.gemm"] == variants["cpu.winograd"] == variants["cpu.fft"] == "fused"

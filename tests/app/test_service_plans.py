@@ -29,7 +29,7 @@ def test_a_model_is_planned(client: Client) -> None:
     assert response.status_code == 200, response.text
     first, second = response.json()["plans"]
     assert (first["batch"], second["batch"], second["network"]) == (1, 32, "block.onnx")
-    assert [each["problem"]["n"] for each in second["layers"]] == [32, 32, 32]
+    assert [layer["problem"]["n"] for layer in second["layers"]] == [32, 32, 32]
     assert second["time_ms"] > first["time_ms"] > 0
     assert second["against"]["pytorch_default"]["speedup"] > 1
     assert second["against"]["pytorch_benchmark"]["speedup"] > 1
@@ -40,7 +40,7 @@ def test_a_network_that_ships_is_planned(client: Client) -> None:
     assert response.status_code == 200, response.text
     (plan,) = response.json()["plans"]
     assert (plan["n_convolutions"], plan["conversions"]) == (53, [])
-    assert sum(each["share"] for each in plan["layers"]) == pytest.approx(1)
+    assert sum(layer["share"] for layer in plan["layers"]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_the_page_shows_a_model_before_and_after(client: Client) -> None:
 
 def test_a_layer_is_held_against_pytorch_in_nchw(client: Client) -> None:
     (plan,) = client.get(f"/v1/plans?{FOR}&name=resnet50&batches=8").json()["plans"]
-    default_ms = sum(each["pytorch_default_speedup"] * each["total_ms"] for each in plan["layers"])
+    default_ms = sum(layer["pytorch_default_speedup"] * layer["total_ms"] for layer in plan["layers"])
     assert default_ms == pytest.approx(plan["against"]["pytorch_default"]["time_ms"])
 
 

@@ -92,6 +92,31 @@ def test_a_bad_value_is_named(monkeypatch, name, value):
         load_settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("ALLOWED_HOSTS", ",,", "',,'"),
+        ("ALLOWED_HOSTS", " , ", "' , '"),
+        ("TRUSTED_PROXIES", ",", "','"),
+        ("TOKENS", ";;", "'not shown'"),
+        ("TOKENS", " \n;", "'not shown'"),
+    ],
+)
+def test_a_list_of_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str, shown: str) -> None:
+    """It would allow any host or caller, and trust no proxy, without a word."""
+    monkeypatch.setenv(f"{PREFIX}{name}", value)
+    with pytest.raises(InvalidInput, match=f"^{PREFIX}{name} is {shown}; allowed: .* separated by "):
+        load_settings()
+
+
+def test_an_empty_list_and_one_with_a_comma_too_many_are_none_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ALLOWED_HOSTS", "TRUSTED_PROXIES", "TOKENS"):
+        monkeypatch.setenv(f"{PREFIX}{name}", "")
+    assert (load_settings(host="0.0.0.0").hosts, load_settings().trusted_proxies) == (("*",), "")  # noqa: S104 - any
+    monkeypatch.setenv(f"{PREFIX}ALLOWED_HOSTS", "advice.example.org, ,")
+    assert load_settings().hosts == ("advice.example.org",)
+
+
 def test_a_bad_override_is_named_as_its_user_wrote_it():
     with pytest.raises(InvalidInput, match=r"^port is -1; allowed: "):
         load_settings(port=-1)

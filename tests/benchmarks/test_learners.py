@@ -37,7 +37,7 @@ def plain(costs: Costs, max_leaves: int) -> TreeModel:
     for kind, rows in kinds_of(costs.problems).items():
         part = costs.take(rows)
         roofline = grow.roofline_of(part)
-        lesson = lesson_of(part, np.log([roofline_ms(each, roofline.tolist()) for each in part.problems]))
+        lesson = lesson_of(part, np.log([roofline_ms(problem, roofline.tolist()) for problem in part.problems]))
         options = Options(max_leaves=max_leaves, best_weight=0.0)
         grown = grow._Grown.of(feature_matrix(part.problems), lesson, np.ones(len(rows)), 0, options)
         tree = grown.arrays(min(max_leaves, grown.tree.get_n_leaves()), 0, options)
@@ -104,8 +104,8 @@ def test_every_recipe_is_judged_on_layers_that_it_has_not_seen(costs: Costs, mon
         monkeypatch.setattr(module, "held_out_layers", lambda: frozenset(never))
     monkeypatch.setattr(learners, "LEAVES", (2, 6))
     ground = Ground(costs, synthetic.DEVICE, KIND)
-    networks, other = ({each.layer for each in part.problems} for part in ground.judges)
-    known = {each.layer for each in ground.known.problems}
+    networks, other = ({problem.layer for problem in part.problems} for part in ground.judges)
+    known = {problem.layer for problem in ground.known.problems}
     assert networks == never
     assert other
     assert not known & (networks | other)

@@ -40,8 +40,8 @@ def answer(confidence: float | None, *slowdowns: float, layout: str = "nchw") ->
 
 
 def test_answers_are_told_by_how_sure_they_are() -> None:
-    found = [answer(1.0, 1.0), answer(0.95, 1.05), answer(0.94, 2.0), answer(0.2, 1.0), answer(None, 4.0)]
-    assert sure_table(found).splitlines()[2:] == [
+    judged = [answer(1.0, 1.0), answer(0.95, 1.05), answer(0.94, 2.0), answer(0.2, 1.0), answer(None, 4.0)]
+    assert sure_table(judged).splitlines()[2:] == [
         "| 95 % and more | 2 (40 %) | 98 % | 100 % | 1.025 · 1.05 · 1.1 |",
         "| 90 % to 95 % | 1 (20 %) | 94 % | 0 % | 2.000 · 2.00 · 2.0 |",
         "| below 80 % | 1 (20 %) | 20 % | 100 % | 1.000 · 1.00 · 1.0 |",
@@ -51,8 +51,8 @@ def test_answers_are_told_by_how_sure_they_are() -> None:
 
 
 def test_what_is_left_of_the_first_few_is_told_by_dtype_and_layout() -> None:
-    found = [answer(1.0, 4.0, 1.0, 1.0, 1.0), answer(None, 2.0, 2.0, 1.5, 1.0, layout="nhwc")]
-    assert top_table(found).splitlines()[2:] == [
+    judged = [answer(1.0, 4.0, 1.0, 1.0, 1.0), answer(None, 2.0, 2.0, 1.5, 1.0, layout="nhwc")]
+    assert top_table(judged).splitlines()[2:] == [
         "| float32 NCHW | 1 | 4.000 · 4.00 · 4.0 | 1.000 · 1.00 · 1.0 | 1.000 · 1.00 · 1.0 | 1.000 · 1.00 · 1.0 |",
         "| float32 NHWC | 1 | 2.000 · 2.00 · 2.0 | 2.000 · 2.00 · 2.0 | 1.500 · 1.50 · 1.5 | 1.000 · 1.00 · 1.0 |",
         "| all | 2 | 2.828 · 3.90 · 4.0 | 1.414 · 1.95 · 2.0 | 1.225 · 1.48 · 1.5 | 1.000 · 1.00 · 1.0 |",
@@ -61,8 +61,8 @@ def test_what_is_left_of_the_first_few_is_told_by_dtype_and_layout() -> None:
 
 def test_measuring_has_paid_after_so_many_calls() -> None:
     # Of 2 ms each, the second saves 2 ms a call, and measuring a variant takes 10 ms.
-    found = [answer(0.97, 1.0, 1.0, 1.0, 1.0), answer(0.82, 2.0, 2.0, 1.0, 1.0), answer(None, 1.0, 1.0, 1.0, 1.0)]
-    rows = {row.split(" | ")[0].strip("| "): row.split(" | ") for row in unsure_table(found, 10.0).splitlines()[2:]}
+    judged = [answer(0.97, 1.0, 1.0, 1.0, 1.0), answer(0.82, 2.0, 2.0, 1.0, 1.0), answer(None, 1.0, 1.0, 1.0, 1.0)]
+    rows = {row.split(" | ")[0].strip("| "): row.split(" | ") for row in unsure_table(judged, 10.0).splitlines()[2:]}
     assert rows["below 80 %"][1:4] == ["33 %", "1.260 · 1.90 · 2.0", "-"], "the one that abstains, and gains nothing"
     assert rows["below 85 %"][1:6] == ["67 %", "1.260 · 1.90 · 2.0", "-", "1.000 · 1.00 · 1.0", "30"]
     assert rows["below 85 %"][7] == "50 |", "five take longer to pay than three"
@@ -70,8 +70,8 @@ def test_measuring_has_paid_after_so_many_calls() -> None:
 
 
 def test_over_all_every_dtype_and_layout_counts_the_same() -> None:
-    found = [answer(1.0, 1.0)] * 3 + [answer(1.0, 4.0, layout="nhwc")]
-    assert sure_table(found).splitlines()[-1] == "| all | 4 (100 %) | 100 % | 50 % | 2.000 · 3.73 · 4.0 |"
+    judged = [answer(1.0, 1.0)] * 3 + [answer(1.0, 4.0, layout="nhwc")]
+    assert sure_table(judged).splitlines()[-1] == "| all | 4 (100 %) | 100 % | 50 % | 2.000 · 3.73 · 4.0 |"
 
 
 @pytest.mark.parametrize("is_swapped", [False, True])
@@ -80,12 +80,12 @@ def test_an_answer_is_judged_by_what_was_measured(is_swapped: bool) -> None:
     rows = [replace(row, variant=other[row.variant]) if is_swapped else row for row in small_measurements(0.01)]
     costs = from_table(arrow.measurements_to_table(rows), SMALL_DEVICE.id)
     advisor = Advisor(small_tree(0.01))
-    found = answers_on(costs, advisor)
-    assert [each.problem for each in found] == list(costs.problems)
-    assert all(each.confidence is not None and each.confidence > 0.99 for each in found)
-    assert [each.slowdowns[0] for each in found] == [each.slowdown for each in judge(costs, advisor.predict_order)]
-    assert [each.slowdowns[0] for each in found] == pytest.approx([2.0 if is_swapped else 1.0] * len(found))
-    assert {each.slowdowns[1:] for each in found} == {(1.0, 1.0, 1.0)}, "both were measured"
+    judged = answers_on(costs, advisor)
+    assert [each.problem for each in judged] == list(costs.problems)
+    assert all(each.confidence is not None and each.confidence > 0.99 for each in judged)
+    assert [each.slowdowns[0] for each in judged] == [each.slowdown for each in judge(costs, advisor.predict_order)]
+    assert [each.slowdowns[0] for each in judged] == pytest.approx([2.0 if is_swapped else 1.0] * len(judged))
+    assert {each.slowdowns[1:] for each in judged} == {(1.0, 1.0, 1.0)}, "both were measured"
 
 
 def test_a_refused_choice_leaves_its_place_to_the_next() -> None:
@@ -94,9 +94,9 @@ def test_a_refused_choice_leaves_its_place_to_the_next() -> None:
         for row in small_measurements(0.01)
     ]
     advisor = Advisor(small_tree(0.01))
-    found = answers_on(from_table(arrow.measurements_to_table(rows), SMALL_DEVICE.id), advisor)
-    assert {each.slowdowns for each in found} == {(1.0, 1.0, 1.0, 1.0)}
-    assert len(found) == 30
+    judged = answers_on(from_table(arrow.measurements_to_table(rows), SMALL_DEVICE.id), advisor)
+    assert {each.slowdowns for each in judged} == {(1.0, 1.0, 1.0, 1.0)}
+    assert len(judged) == 30
 
 
 def test_a_first_launch_is_no_answer() -> None:
@@ -106,31 +106,29 @@ def test_a_first_launch_is_no_answer() -> None:
     ]
     costs = from_table(arrow.measurements_to_table(rows), SMALL_DEVICE.id)
     advisor = Advisor(small_tree(0.01))
-    found = [each.problem for each in answers_on(costs, advisor)]
-    assert found == [problem for problem in costs.problems if advisor.choose(problem) == "cpu.gemm"]
-    assert found == [each.problem for each in judge(costs, advisor.predict_order) if each.is_timed]
-    assert 0 < len(found) < len(costs.problems)
+    judged = [each.problem for each in answers_on(costs, advisor)]
+    assert judged == [problem for problem in costs.problems if advisor.choose(problem) == "cpu.gemm"]
+    assert judged == [each.problem for each in judge(costs, advisor.predict_order) if each.is_timed]
+    assert 0 < len(judged) < len(costs.problems)
 
 
 @pytest.mark.slow
 def test_the_page_says_how_sure_the_shipped_tree_is() -> None:
     page, timings = PAGE.read_text(encoding="utf-8"), TIMINGS / DEVICE
-    found = answers(timings, read(SHIPPED / DEVICE))
-    assert rewritten(page, tables(found, attempt_ms(timings))) == page
-    behind = [sum(each.slowdowns[0] > limit for each in found) for limit in (1.2, 1.4, 1.6)]
-    said = (
-        f"Of the {len(found):,} problems, {behind[0]} are more than 1.2 times behind the fastest, {behind[1]} more than"
-    )
+    judged = answers(timings, read(SHIPPED / DEVICE))
+    assert rewritten(page, tables(judged, attempt_ms(timings))) == page
+    behind = [sum(each.slowdowns[0] > limit for each in judged) for limit in (1.2, 1.4, 1.6)]
+    said = f"Of the {len(judged):,} problems, {behind[0]} are more than 1.2 times behind the fastest, {behind[1]} more"
     assert behind[2] == 0
-    assert f"{said} 1.4 times, and none more than 1.6 times." in " ".join(page.split())
-    weights = even_weights([each.problem for each in found])
+    assert f"{said} than 1.4 times, and none more than 1.6 times." in " ".join(page.split())
+    weights = even_weights([each.problem for each in judged])
     for is_of, mean in (
         (lambda each: 0.008 <= each.best_ms < 0.016, "8 to 16 µs (geometric mean {:.3f};"),
         (lambda each: each.best_ms < 0.004, "those under 4 µs are at {:.3f})"),
         (lambda each: _is_grouped_half_nhwc(each.problem), "in half precision and NHWC ({:.3f}, but only 41 problems)"),
     ):
-        among = np.array([is_of(each) for each in found])
-        logs = np.log([each.slowdowns[0] for each in found])
+        among = np.array([is_of(each) for each in judged])
+        logs = np.log([each.slowdowns[0] for each in judged])
         assert mean.format(np.exp(np.average(logs[among], weights=weights[among]))) in " ".join(page.split())
 
 

@@ -212,7 +212,7 @@ def _flipped(tensor: np.ndarray) -> np.ndarray:
         (_changed(reasons=lambda reasons: [{**each, "detail": "x"} for each in reasons]), "one for each gap"),
         (_changed(reasons=lambda reasons: [{**each, "outcome": "luck"} for each in reasons]), "luck"),
         (_changed(runs=lambda runs: [{**each, "device": 7} for each in runs]), "a run is of no device"),
-        (_changed(devices=lambda devices: [{**each, "id": "abacus"} for each in devices]), "not all nvidia-h200"),
+        (_changed(devices=lambda devices: [{**device, "id": "abacus"} for device in devices]), "not all nvidia-h200"),
     ],
 )
 def test_a_broken_table_is_refused_by_name(tmp_path: Path, spoil: Callable[[Path], None], named: str) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -38,6 +43,39 @@ def test_wheels_are_brought_to_where_the_image_has_them(tmp_path: Path, capsys: 
 
 def test_of_nobody_there_is_no_answer() -> None:
     assert trial.Asked("http://127.0.0.1:9", "token").get("/readyz") == (0, None)
+
+
+SERVER = """
+import http.server, sys
+
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+http.server.HTTPServer(("0.0.0.0", int(sys.argv[1])), Ready).serve_forever()
+"""
+
+
+@dataclass
+class Stand:
+    """What stands in for a container: it shares this machine's network too."""
+
+    volume: Path
+
+    def start(self, output: IO[str], **variables: str) -> subprocess.Popen[str]:
+        port = variables["CONV_ADVISOR_PORT"]
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", int(port)))  # between the choice of a port and the start of its server
+        return subprocess.Popen([sys.executable, "-c", SERVER, port], stdout=output, stderr=output, text=True)
+
+
+def test_its_port_is_given_to_nobody_else(tmp_path: Path) -> None:
+    stand: Any = Stand(tmp_path)
+    with trial._serving(stand, "cpu", "token") as (process, service):
+        assert service.get("/readyz") == (200, {})
+    assert process.poll() is not None
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[Compiled]:
     params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     wanted = {each["source"] for each in params if "source" in each}
     with new_pool() as pool:
-        started = start([each for each in compilations() if each.source in wanted], pool)
+        started = start([compilation for compilation in compilations() if compilation.source in wanted], pool)
         yield started
         pool.shutdown(cancel_futures=True)
 

@@ -176,7 +176,7 @@ def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -
 @pytest.mark.parametrize("layout", Layout)
 def test_a_large_problem_takes_a_larger_tile_than_a_small_one(dtype: DType, layout: Layout) -> None:
     layers = [ConvProblem.parse(each, dtype=dtype, layout=layout) for each in ("7-1-1-32-832", "56-128-3-256-256")]
-    small, large = (plans.plan_cut(each, H200, each.n).tile for each in layers)
+    small, large = (plans.plan_cut(layer, H200, layer.n).tile for layer in layers)
     assert small.bf * small.bp < large.bf * large.bp
     assert large.is_wgmma
 

@@ -237,8 +237,8 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     for _ in range(2):
         prepared.run(x, weight, y, *given)
     mapped = [4096, 8192, 12288] + [20480] * ends.residual
-    assert [each[3].value for each in map_driver.asked] == mapped, "maps are made once"
-    assert [each[1] for each in map_driver.asked] == types[: len(mapped)], (
+    assert [call[3].value for call in map_driver.asked] == mapped, "maps are made once"
+    assert [call[1] for call in map_driver.asked] == types[: len(mapped)], (
         "what is multiplied is rounded, what is added not"
     )
     (grid, threads, shared_bytes, sizes), options = tma_launches[0]

@@ -75,7 +75,7 @@ def test_a_split_launch_says_what_the_kernel_reads(map_driver: FakeDriver, tma_l
     tile = SplitTile(64, 64, 2, 2, 2, blocks=2)
     prepared = launch.launch(problem, GPU, Cut(tile, 4))
     prepared.run(*(SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6)))
-    assert [each[3].value for each in map_driver.asked] == [4096, 8192]
+    assert [call[3].value for call in map_driver.asked] == [4096, 8192]
     assert tma_launches[1][2:] == (12288, 16384, 20480), "y, bias and residual by their addresses"
     (grid, threads, shared_bytes, sizes), options = tma_launches[0]
     of = split.arranged(tile, 4, problem, 132)

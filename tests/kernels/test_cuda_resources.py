@@ -70,7 +70,7 @@ def test_a_spill_is_borne_only_where_its_source_lists_it(
 
 
 def test_every_spill_on_the_list_has_its_reason_and_is_of_something_that_is_compiled() -> None:
-    compiled = {(each.source, each.arch) for each in compilations()}
+    compiled = {(compilation.source, compilation.arch) for compilation in compilations()}
     borne = [(source, spill) for source in SOURCES.values() for spill in source.spills]
     assert borne
     for source, spill in borne:

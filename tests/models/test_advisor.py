@@ -45,7 +45,7 @@ def order(advice: Advice) -> list[str]:
 
 
 def reasons(advice: Advice) -> dict[str, str]:
-    return {each.variant: each.reason for each in advice.excluded}
+    return {exclusion.variant: exclusion.reason for exclusion in advice.excluded}
 
 
 def test_predictions_rank_and_tell_times(advisor: Advisor) -> None:

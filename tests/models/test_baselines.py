@@ -88,10 +88,10 @@ def test_advice_that_is_tied_may_be_slower_than_cudnn() -> None:
 
 def test_a_first_launch_is_no_baseline() -> None:
     ranking = (RANKING[0], choice("cudnn.gemm", 0.2, uncertainty=1.0))
-    found = beside(ranking=ranking, picked="cudnn.gemm")
-    assert found.cudnn_best.time_ms is None
-    assert found.cudnn_heuristic.time_ms is None
-    assert "first launch" in found.cudnn_heuristic.basis
+    baselines = beside(ranking=ranking, picked="cudnn.gemm")
+    assert baselines.cudnn_best.time_ms is None
+    assert baselines.cudnn_heuristic.time_ms is None
+    assert "first launch" in baselines.cudnn_heuristic.basis
 
 
 def test_the_heuristic_is_what_cudnn_said_of_this_layer() -> None:
@@ -103,8 +103,8 @@ def test_the_heuristic_is_what_cudnn_said_of_this_layer() -> None:
 
 def test_a_choice_that_is_out_has_no_time_and_says_why() -> None:
     out = Exclusion("cudnn.graph.eng7", "workspace is 9 bytes, above the limit of 8")
-    found = beside(picked=out.variant, excluded=(out,))
-    for baseline in (found.cudnn_heuristic, found.pytorch_default):
+    baselines = beside(picked=out.variant, excluded=(out,))
+    for baseline in (baselines.cudnn_heuristic, baselines.pytorch_default):
         assert (baseline.variant, baseline.time_ms, baseline.source, baseline.speedup) == (None, None, None, None)
         assert out.variant in baseline.basis
         assert out.reason in baseline.basis
@@ -119,8 +119,8 @@ def test_a_heuristic_that_was_not_asked_is_predicted_whatever_is_measured() -> N
 
 
 def test_pytorch_is_measured_where_it_was_timed_and_does_not_say_what_it_ran() -> None:
-    found = beside(ConvProblem.parse("14-2-3-256-128"))
-    default, tuned = found.pytorch_default, found.pytorch_benchmark
+    baselines = beside(ConvProblem.parse("14-2-3-256-128"))
+    default, tuned = baselines.pytorch_default, baselines.pytorch_benchmark
     assert (default.variant, default.time_ms, default.source) == (None, 0.5, Source.MEASURED)
     assert default.speedup == pytest.approx(5)
     assert (tuned.variant, tuned.time_ms, tuned.source) == (None, 0.4, Source.MEASURED)
@@ -128,9 +128,9 @@ def test_pytorch_is_measured_where_it_was_timed_and_does_not_say_what_it_ran() -
 
 
 def test_pytorch_elsewhere_is_predicted_from_the_heuristic_and_never_called_measured() -> None:
-    found = beside(picked="cudnn.gemm")
-    assert found.cudnn_heuristic.source is Source.MEASURED
-    default = found.pytorch_default
+    baselines = beside(picked="cudnn.gemm")
+    assert baselines.cudnn_heuristic.source is Source.MEASURED
+    default = baselines.pytorch_default
     assert (default.variant, default.time_ms, default.source) == ("cudnn.gemm", 0.3, Source.PREDICTED)
 
 
@@ -151,17 +151,17 @@ def test_benchmark_mode_is_unknown_where_no_engine_runs() -> None:
 @pytest.mark.parametrize(("layout", "is_known"), [(Layout.NCHW, False), (Layout.NHWC, True)])
 def test_pytorchs_own_depthwise_kernel_is_not_guessed_at(layout: Layout, is_known: bool) -> None:
     depthwise = ConvProblem(8, 32, 14, 14, 32, 3, 3, pad_h=1, pad_w=1, groups=32, layout=layout)
-    found = beside(depthwise)
-    for pytorchs in (found.pytorch_default, found.pytorch_benchmark):
+    baselines = beside(depthwise)
+    for pytorchs in (baselines.pytorch_default, baselines.pytorch_benchmark):
         assert (pytorchs.time_ms is not None) is is_known
         assert ("depthwise kernel of its own" in pytorchs.basis) is not is_known
 
 
 def test_where_nobody_looked_nothing_is_guessed() -> None:
-    found = beside(known=None)
-    assert found.cudnn_best.time_ms == 0.2
-    assert (found.cudnn_heuristic.time_ms, found.pytorch_default.time_ms) == (None, None)
-    assert found.pytorch_benchmark.time_ms is None
+    baselines = beside(known=None)
+    assert baselines.cudnn_best.time_ms == 0.2
+    assert (baselines.cudnn_heuristic.time_ms, baselines.pytorch_default.time_ms) == (None, None)
+    assert baselines.pytorch_benchmark.time_ms is None
     assert beside(known=None, picked="cudnn.gemm").cudnn_heuristic.source is Source.MEASURED
 
 
@@ -171,8 +171,13 @@ def test_an_id_is_no_path(device_id: str) -> None:
 
 
 def test_a_cpu_has_no_such_baselines() -> None:
-    found = Rivals(SMALL_DEVICE, None).beside(PROBLEM, (choice("cpu.direct", 1.0),), (), features(PROBLEM), {})
-    for baseline in (found.cudnn_best, found.cudnn_heuristic, found.pytorch_default, found.pytorch_benchmark):
+    baselines = Rivals(SMALL_DEVICE, None).beside(PROBLEM, (choice("cpu.direct", 1.0),), (), features(PROBLEM), {})
+    for baseline in (
+        baselines.cudnn_best,
+        baselines.cudnn_heuristic,
+        baselines.pytorch_default,
+        baselines.pytorch_benchmark,
+    ):
         assert baseline.time_ms is None
         assert SMALL_DEVICE.id in baseline.basis
 

@@ -38,32 +38,32 @@ def costs_of(*attempts: Measurement) -> dict[str, Any]:
 
 
 def test_median_noise_and_workspace_of_one_attempt() -> None:
-    found = costs_of(attempt("a", 1.0, 2.0, 4.0, workspace_bytes=512), attempt("b", 9.0))["a"]
-    assert found["time_ms"] == 2.0
-    assert found["noise"] == pytest.approx(relative_noise([1.0, 2.0, 4.0]))
-    assert found["workspace_bytes"] == 512
-    assert found["is_known"]
+    costs = costs_of(attempt("a", 1.0, 2.0, 4.0, workspace_bytes=512), attempt("b", 9.0))["a"]
+    assert costs["time_ms"] == 2.0
+    assert costs["noise"] == pytest.approx(relative_noise([1.0, 2.0, 4.0]))
+    assert costs["workspace_bytes"] == 512
+    assert costs["is_known"]
 
 
 def test_of_several_attempts_the_median_of_the_measured_counts() -> None:
     pruned = attempt("a", 9.0, outcome=Outcome.PRUNED)
     others = pruned, attempt("a"), attempt("b", 9.0)
-    found = costs_of(attempt("a", 1.0), attempt("a", 2.0), attempt("a", 6.0), *others)["a"]
-    assert found["time_ms"] == 2.0
-    assert not found["is_pruned"]
-    assert not found["is_refused"]
+    costs = costs_of(attempt("a", 1.0), attempt("a", 2.0), attempt("a", 6.0), *others)["a"]
+    assert costs["time_ms"] == 2.0
+    assert not costs["is_pruned"]
+    assert not costs["is_refused"]
 
 
 def test_pruned_and_refused_and_never_asked_are_told_apart() -> None:
-    found = costs_of(
+    costs = costs_of(
         attempt("timed", 1.0),
         attempt("pruned", 90.0, outcome=Outcome.PRUNED),
         attempt("refused"),
         attempt("ruled_out", outcome=Outcome.NOT_APPLICABLE),
     )
-    assert [found[name]["is_pruned"] for name in found] == [True, False, False, False]
-    assert [name for name in found if found[name]["is_refused"]] == ["refused"]
-    assert [name for name in found if np.isfinite(found[name]["time_ms"])] == ["pruned", "timed"]
+    assert [costs[name]["is_pruned"] for name in costs] == [True, False, False, False]
+    assert [name for name in costs if costs[name]["is_refused"]] == ["refused"]
+    assert [name for name in costs if np.isfinite(costs[name]["time_ms"])] == ["pruned", "timed"]
 
 
 def test_a_launch_that_took_longer_than_a_larger_batch_says_nothing() -> None:
@@ -111,9 +111,9 @@ def test_a_larger_batch_is_left_out_behind_one_ten_times_slower_alone(factor: fl
 def test_cold_rows_and_other_devices_are_left_out() -> None:
     other = Device(id="other", name="Other", kind="cuda")
     left_out = attempt("a", 5.0, l2=L2State.COLD), attempt("c", 1.0, device=other)
-    found = costs_of(attempt("a", 1.0), attempt("b", 2.0), *left_out)
-    assert list(found) == ["a", "b"]
-    assert found["a"]["time_ms"] == 1.0
+    costs = costs_of(attempt("a", 1.0), attempt("b", 2.0), *left_out)
+    assert list(costs) == ["a", "b"]
+    assert costs["a"]["time_ms"] == 1.0
 
 
 def test_a_problem_with_few_outcomes_does_not_count() -> None:
@@ -158,9 +158,9 @@ def test_that_a_variant_did_not_apply_counts_no_longer_where_its_rule_has_come_t
     assert VARIANTS[allowed].why_not(PROBLEM, DEVICE) is None
     assert VARIANTS[refused].why_not(PROBLEM, DEVICE)
     stale = [attempt(name, outcome=Outcome.NOT_APPLICABLE) for name in (allowed, refused)]
-    found = costs_of(attempt("a", 1.0), attempt("b", 2.0), *stale)
-    assert not found[allowed]["is_known"]
-    assert found[refused]["is_known"]
+    costs = costs_of(attempt("a", 1.0), attempt("b", 2.0), *stale)
+    assert not costs[allowed]["is_known"]
+    assert costs[refused]["is_known"]
     again = costs_of(attempt("a", 1.0), attempt("b", 2.0), *stale, attempt(allowed, 0.5))
     assert again[allowed]["time_ms"] == 0.5
 
@@ -193,8 +193,8 @@ def test_who_wins_elsewhere_is_told_by_dtype_layout_and_groups(change: dict[str,
     ]
     few = ConvProblem.parse("7-1-1-8-8")
     rows = [*swept, attempt("a", 1.0, problem=few), attempt("a", 1.0, problem=replace(few, **change))]
-    found = from_table(measurements_to_table(rows), DEVICE.id).problems
-    assert (few in found, replace(few, **change) in found) == (True, False)
+    costs = from_table(measurements_to_table(rows), DEVICE.id).problems
+    assert (few in costs, replace(few, **change) in costs) == (True, False)
 
 
 def test_order_of_rows_does_not_matter() -> None:

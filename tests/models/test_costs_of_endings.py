@@ -117,36 +117,38 @@ def test_the_ranking_is_that_with_the_epilogue_and_says_that_it_counts(advisor: 
 
 
 def test_variants_that_do_not_end_so_are_out_and_say_why(advisor: Advisor) -> None:
-    found = advisor.advise(replace(SMALL, dtype="tf32", epilogue=RESIDUAL))
-    out = {each.variant: each.reason for each in found.excluded}
+    advice = advisor.advise(replace(SMALL, dtype="tf32", epilogue=RESIDUAL))
+    out = {exclusion.variant: exclusion.reason for exclusion in advice.excluded}
     assert "it computes the convolution alone" in out["cuda.loose"]
     assert out["cuda.shy"] == "predicted as not supported with bias-residual-relu: 40 % of such plans were"
     float32 = advisor.advise(replace(SMALL, epilogue=RELU))
     assert (
         "what that adds to the convolution is unknown"
-        in {each.variant: each.reason for each in float32.excluded}["cuda.shy"]
+        in {exclusion.variant: exclusion.reason for exclusion in float32.excluded}["cuda.shy"]
     )
     only_3x3 = advisor.advise(replace(MIDDLE, r=1, s=1, pad_h=0, pad_w=0, pad_h_end=0, pad_w_end=0, epilogue=RELU))
-    assert {each.variant: each.reason for each in only_3x3.excluded}["cuda.only_3x3"] == "filter is 1x1, not 3x3"
+    assert {exclusion.variant: exclusion.reason for exclusion in only_3x3.excluded}[
+        "cuda.only_3x3"
+    ] == "filter is 1x1, not 3x3"
 
 
 def test_a_measured_time_of_the_same_epilogue_counts_before_and_scales_the_others(advisor: Advisor) -> None:
     problem = replace(MIDDLE, epilogue=RELU)
     predicted = times(advisor.advise(problem))
     known = {"cuda.big": summary("cuda.big", 3 * predicted["cuda.big"])}
-    found = advisor.advise(problem, measured=known)
-    by_variant = {choice.variant: choice for choice in found.ranking}
+    advice = advisor.advise(problem, measured=known)
+    by_variant = {choice.variant: choice for choice in advice.ranking}
     assert (by_variant["cuda.big"].source, by_variant["cuda.big"].time_ms) == ("measured", 3 * predicted["cuda.big"])
     assert by_variant["cuda.plain"].time_ms == pytest.approx(3 * predicted["cuda.plain"])
     refused = {"cuda.only_3x3": replace(summary("cuda.only_3x3", None), outcome=Outcome.NOT_SUPPORTED, detail="no")}
-    reasons = {each.variant: each.reason for each in advisor.advise(problem, measured=refused).excluded}
+    reasons = {exclusion.variant: exclusion.reason for exclusion in advisor.advise(problem, measured=refused).excluded}
     assert reasons["cuda.only_3x3"] == "not supported: no"
 
 
 def test_a_measured_time_of_the_convolution_alone_counts_with_what_the_epilogue_adds(advisor: Advisor) -> None:
     known = {"cuda.big": summary("cuda.big", 0.5)}
-    found = {choice.variant: choice for choice in advisor.advise(replace(SMALL, epilogue=RELU), alone=known).ranking}
-    assert (found["cuda.big"].time_ms, found["cuda.big"].source) == (pytest.approx(0.55), Source.PREDICTED)
+    ranked = {choice.variant: choice for choice in advisor.advise(replace(SMALL, epilogue=RELU), alone=known).ranking}
+    assert (ranked["cuda.big"].time_ms, ranked["cuda.big"].source) == (pytest.approx(0.55), Source.PREDICTED)
 
 
 @pytest.mark.parametrize("epilogue", [RELU, RESIDUAL, Epilogue(activation="silu")], ids=str)
@@ -165,8 +167,8 @@ def test_what_is_predicted_alone_is_what_advice_puts_first(advisor: Advisor, epi
 
 def test_without_costs_advice_is_that_on_the_convolution_alone() -> None:
     advisor = Advisor(hand_made.model(), variants=POOL)
-    found = advisor.advise(replace(SMALL, epilogue=RELU))
-    assert (found.uncounted, found.problem, found.ranking) == (RELU, SMALL, advisor.advise(SMALL).ranking)
+    advice = advisor.advise(replace(SMALL, epilogue=RELU))
+    assert (advice.uncounted, advice.problem, advice.ranking) == (RELU, SMALL, advisor.advise(SMALL).ranking)
     assert not advisor.counts(replace(SMALL, epilogue=RELU))
     known = {"cuda.big": summary("cuda.big", 0.5)}
     assert advisor.advise(replace(SMALL, epilogue=RELU), measured=known).problem.epilogue == RELU
@@ -179,10 +181,10 @@ def test_where_nobody_ends_so_advice_is_that_on_the_convolution_alone() -> None:
 
 def test_the_advice_of_one_maker_counts_epilogues_too(advisor: Advisor) -> None:
     assert advisor.only(Maker.CUDNN).counts(replace(SMALL, epilogue=RELU))
-    found = advisor.only(Maker.CUDNN).advise(replace(SMALL, dtype="tf32", epilogue=RELU))
-    assert [choice.variant for choice in found.ranking] == ["cuda.shy"]
+    advice = advisor.only(Maker.CUDNN).advise(replace(SMALL, dtype="tf32", epilogue=RELU))
+    assert [choice.variant for choice in advice.ranking] == ["cuda.shy"]
     plain = advisor.only(Maker.CUDNN).advise(replace(SMALL, dtype="tf32"))
-    assert found.excluded == plain.excluded
+    assert advice.excluded == plain.excluded
 
 
 def test_others_end_by_fused_plans_and_by_a_kernel_a_step() -> None:
@@ -190,17 +192,17 @@ def test_others_end_by_fused_plans_and_by_a_kernel_a_step() -> None:
     best = Baseline("cudnn.a", 2.0, Source.PREDICTED, 1.0, "the fastest")
     measured = replace_source(best, Source.MEASURED)
     alone = Baseline(None, 3.0, Source.MEASURED, 1.5, "timed in another run")
-    found = with_ending(
+    baselines = with_ending(
         Baselines(best, measured, best, measured), Baselines(best, best, alone, alone), problem, ENDINGS, 2.0
     )
-    assert found.cudnn_best.basis == "the fastest; what bias-relu adds is predicted"  # as fast as a fused plan
-    assert (found.cudnn_heuristic.variant, found.cudnn_heuristic.time_ms) == (None, 2.0)
+    assert baselines.cudnn_best.basis == "the fastest; what bias-relu adds is predicted"  # as fast as a fused plan
+    assert (baselines.cudnn_heuristic.variant, baselines.cudnn_heuristic.time_ms) == (None, 2.0)
     time_ms = 3.0 + 2 * 0.5 + 4 * 0.1
     basis = "timed in another run; bias-relu in 2 kernels after the convolution, predicted"
-    default = found.pytorch_default
+    default = baselines.pytorch_default
     assert (default.time_ms, default.speedup) == (pytest.approx(time_ms), pytest.approx(time_ms / 2))
     assert (default.variant, default.source, default.basis) == (None, Source.PREDICTED, basis)
-    assert found.pytorch_benchmark == measured  # with what follows
+    assert baselines.pytorch_benchmark == measured  # with what follows
     faster = Baselines(replace_source(best, Source.MEASURED, 1.0), best, alone, alone)
     ahead = with_ending(Baselines(best, best, best, best), faster, problem, ENDINGS, 2.0).cudnn_best
     assert (ahead.variant, ahead.time_ms, ahead.speedup, ahead.source) == (None, 1.0, 0.5, Source.PREDICTED)
@@ -212,15 +214,15 @@ def test_what_is_unknown_of_others_says_why() -> None:
     problem = replace(SMALL, epilogue=RESIDUAL)  # of which cuDNN has no fused plan without tensor cores
     best = Baseline("cudnn.a", 2.0, Source.PREDICTED, 1.0, "the fastest")
     unknown = Baseline(None, None, None, None, "why")
-    found = with_ending(
+    baselines = with_ending(
         Baselines(best, unknown, best, best), Baselines(best, best, unknown, best), problem, ENDINGS, 2.0
     )
-    assert found.cudnn_best.time_ms == 2.0
-    assert found.cudnn_heuristic == unknown
-    assert (found.pytorch_default.time_ms, found.pytorch_default.basis) == (None, "why")
+    assert baselines.cudnn_best.time_ms == 2.0
+    assert baselines.cudnn_heuristic == unknown
+    assert (baselines.pytorch_default.time_ms, baselines.pytorch_default.basis) == (None, "why")
     without = replace_costs({name: cost for name, cost in COSTS.items() if name != EAGER})
-    found = with_ending(Baselines(*[best] * 4), Baselines(*[best] * 4), problem, without, 2.0)
-    for pytorchs in (found.pytorch_default, found.pytorch_benchmark):
+    baselines = with_ending(Baselines(*[best] * 4), Baselines(*[best] * 4), problem, without, 2.0)
+    for pytorchs in (baselines.pytorch_default, baselines.pytorch_benchmark):
         assert (pytorchs.time_ms, pytorchs.basis) == (None, "what bias-residual-relu adds was not timed on this device")
 
 

@@ -37,47 +37,47 @@ def made_up(kind: str, count: int = 60, noise: float = 0.0, kernels: int = 1, co
 
 
 def test_prices_are_found_exactly_where_times_have_no_noise() -> None:
-    found = fit(made_up("appended"))["appended"]
-    assert (found.factor, found.kernel_ms, found.byte_ms) == pytest.approx((1.03, 0.0015, 2.5e-10), rel=1e-6)
-    assert (found.share, found.n_times, found.spread) == (1.0, 60, pytest.approx(0.0, abs=1e-9))
+    costs = fit(made_up("appended"))["appended"]
+    assert (costs.factor, costs.kernel_ms, costs.byte_ms) == pytest.approx((1.03, 0.0015, 2.5e-10), rel=1e-6)
+    assert (costs.share, costs.n_times, costs.spread) == (1.0, 60, pytest.approx(0.0, abs=1e-9))
 
 
 def test_noise_is_told_and_a_few_wild_times_move_nothing() -> None:
     pairs = made_up("appended", noise=0.02)
     wild = [Pair("appended", pair.work, pair.alone_ms, 5 * (pair.ended_ms or 0)) for pair in pairs[:3]]
-    calm, found = fit(pairs)["appended"], fit([*pairs[3:], *wild])["appended"]
+    calm, costs = fit(pairs)["appended"], fit([*pairs[3:], *wild])["appended"]
     assert calm.spread == pytest.approx(0.02, rel=0.4)
-    assert found.byte_ms == pytest.approx(calm.byte_ms, rel=0.05)
-    assert found.factor == pytest.approx(calm.factor, abs=0.02)
+    assert costs.byte_ms == pytest.approx(calm.byte_ms, rel=0.05)
+    assert costs.factor == pytest.approx(calm.factor, abs=0.02)
 
 
 def test_an_epilogue_never_makes_a_convolution_faster() -> None:
     faster = [Pair("fused", Work(0, 0), 1.0 + 0.1 * place, 0.97 * (1.0 + 0.1 * place)) for place in range(20)]
-    found = fit(faster)["fused"]
-    assert (found.factor, found.kernel_ms, found.byte_ms) == (1.0, 0.0, 0.0)
-    assert found.spread == pytest.approx(-math.log(0.97))
+    costs = fit(faster)["fused"]
+    assert (costs.factor, costs.kernel_ms, costs.byte_ms) == (1.0, 0.0, 0.0)
+    assert costs.spread == pytest.approx(-math.log(0.97))
 
 
 def test_kinds_are_fitted_apart_and_those_of_few_times_not_at_all() -> None:
     dear = Cost(2.0, 0.0, 0.0, 0.0, 1.0, 0)
     pairs = made_up("library", kernels=0, cost=dear) + made_up("appended") + made_up("fused", LEAST_TIMES - 1)
-    found = fit(pairs)
-    assert found.keys() == {"library", "appended"}
-    assert found["library"].factor == pytest.approx(2.0)
+    costs = fit(pairs)
+    assert costs.keys() == {"library", "appended"}
+    assert costs["library"].factor == pytest.approx(2.0)
 
 
 def test_what_is_refused_is_a_share_and_what_never_runs_is_known_not_to() -> None:
     refused = [Pair("library-residual", Work(0, 1), 1.0, None)] * 20
-    found = fit(made_up("library-residual", 60, kernels=0) + refused)
-    assert found["library-residual"].share == 0.75
+    costs = fit(made_up("library-residual", 60, kernels=0) + refused)
+    assert costs["library-residual"].share == 0.75
     never = fit(refused)["library-residual"]
     assert (never.share, never.n_times) == (0.0, 0)
 
 
 def test_what_runs_without_a_time_alone_counts_for_the_share() -> None:
     runs, refused = Pair("library", Work(0, 0), None, 1.0), Pair("library", Work(0, 0), 1.0, None)
-    found = fit([*made_up("library", 10, kernels=0), *[runs] * 20, *[refused] * 10])["library"]
-    assert (found.share, found.n_times) == (0.75, 10)
+    costs = fit([*made_up("library", 10, kernels=0), *[runs] * 20, *[refused] * 10])["library"]
+    assert (costs.share, costs.n_times) == (0.75, 10)
 
 
 def test_errors_are_those_of_what_was_timed() -> None:
@@ -98,14 +98,14 @@ def measured(problem: ConvProblem, variant: str, ms: float | None, device: Devic
 
 def rows(device: Device = GPU, layers: Sequence[str] = ()) -> list[Measurement]:
     """Three variants of each layer, alone and with an end, which costs a tenth, a kernel, or does not run."""
-    found = []
+    measurements = []
     for layer in layers or [f"{size}-1-3-64-48" for size in range(5, 15)]:
         plain = ConvProblem.parse(layer)
         ended = replace(plain, epilogue=Epilogue(bias=True, activation=Activation.RELU))
         times = {FUSED: (1.0, 1.1), APPENDED: (2.0, 2.5), LIBRARY: (3.0, None)}
         for variant, (alone_ms, ended_ms) in times.items():
-            found += [measured(plain, variant, alone_ms, device), measured(ended, variant, ended_ms, device)]
-    return found
+            measurements += [measured(plain, variant, alone_ms, device), measured(ended, variant, ended_ms, device)]
+    return measurements
 
 
 def test_measurements_of_a_device_teach_its_costs() -> None:
@@ -114,14 +114,14 @@ def test_measurements_of_a_device_teach_its_costs() -> None:
     ]
     upgraded = rows(replace(GPU, versions={"driver": "2", "cudnn": "9.19.0"}), layers=["20-1-3-64-48"])
     before = rows(replace(GPU, versions={"driver": "1"}))
-    found = learn(arrow.measurements_to_table([*before, *upgraded, *other]), GPU.id)
-    assert found is not None
-    assert (found.device_id, found.n_layers) == (GPU.id, 11)
-    assert found.software == "cudnn 9.19.0 driver 2; driver 1"
-    assert found.costs["fused"].factor == pytest.approx(1.1)
+    costs = learn(arrow.measurements_to_table([*before, *upgraded, *other]), GPU.id)
+    assert costs is not None
+    assert (costs.device_id, costs.n_layers) == (GPU.id, 11)
+    assert costs.software == "cudnn 9.19.0 driver 2; driver 1"
+    assert costs.costs["fused"].factor == pytest.approx(1.1)
     work = Work(1, 2 * ConvProblem.parse("9-1-3-64-48").y_bytes)
-    assert found.costs["appended"].time_ms(2.0, work) == pytest.approx(2.5, rel=0.01)
-    assert found.costs["library-float32"].share == 0
+    assert costs.costs["appended"].time_ms(2.0, work) == pytest.approx(2.5, rel=0.01)
+    assert costs.costs["library-float32"].share == 0
 
 
 def test_measurements_without_epilogues_or_of_layers_that_judge_trees_teach_none() -> None:

@@ -159,7 +159,7 @@ def test_over_all_every_dtype_and_layout_counts_the_same() -> None:
     problems = [PROBLEMS[0], PROBLEMS[1], PROBLEMS[2], replace(PROBLEMS[0], dtype="float16")]
     weights = even_weights(problems)
     assert weights == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
-    results = [Result(each, 4.0 if each.dtype == "float16" else 1.0, False, False, False) for each in problems]
+    results = [Result(problem, 4.0 if problem.dtype == "float16" else 1.0, False, False, False) for problem in problems]
     assert Score.of(results).geometric_mean == pytest.approx(4 ** (1 / 4))
     assert Score.of(results, weights).geometric_mean == pytest.approx(2)
     part = Found([({}, {TREE: results})]).part()
@@ -346,8 +346,8 @@ def test_nothing_is_trained_on_layers_that_judge_every_tree(table: pa.Table, qui
     both = pa.concat_tables([table, judging])
     model = train(both, device_id=DEVICE_ID, options=quick)
     assert model.id == train(table, device_id=DEVICE_ID, options=quick).id
-    assert layer in {each.layer for each in from_table(both, DEVICE_ID).problems}
-    assert layer not in {each.layer for part in hold_out(from_table(both, DEVICE_ID)) for each in part.problems}
+    assert layer in {problem.layer for problem in from_table(both, DEVICE_ID).problems}
+    assert layer not in {problem.layer for part in hold_out(from_table(both, DEVICE_ID)) for problem in part.problems}
     with pytest.raises(NotEnoughData):
         hold_out(from_table(judging, DEVICE_ID))
 

@@ -24,49 +24,49 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Advisor:
 
 def test_a_small_tree_divides_the_plane_where_its_thresholds_are() -> None:
     advisor = Advisor(hand_made.model(), variants=hand_made.CATALOGUE)
-    found = survey(advisor, hand_made.SMALL, Axis.SIZE, Axis.FILTERS)
-    for row in found.winners:
-        for size, winner in zip(found.x_values, row, strict=True):
+    landscape = survey(advisor, hand_made.SMALL, Axis.SIZE, Axis.FILTERS)
+    for row in landscape.winners:
+        for size, winner in zip(landscape.x_values, row, strict=True):
             assert winner is not None
-            assert (found.variants[winner] == "cuda.big") == (size <= 16)
-    assert {"cuda.big", "cuda.plain"} <= set(found.variants)
+            assert (landscape.variants[winner] == "cuda.big") == (size <= 16)
+    assert {"cuda.big", "cuda.plain"} <= set(landscape.variants)
 
 
 @pytest.mark.parametrize(("x", "y"), list(permutations(Axis, 2)))
 def test_every_cell_is_what_the_advisor_chooses(shipped: Advisor, x: Axis, y: Axis) -> None:
-    found = survey(shipped, LAYER, x, y)
-    assert len(found.winners) == len(found.y_values)
-    assert {len(row) for row in found.winners} == {len(found.x_values)}
-    for down in range(0, len(found.y_values), 7):
-        for across in range(0, len(found.x_values), 7):
-            problem = y.put(x.put(LAYER, found.x_values[across]), found.y_values[down])
-            winner = found.winners[down][across]
+    landscape = survey(shipped, LAYER, x, y)
+    assert len(landscape.winners) == len(landscape.y_values)
+    assert {len(row) for row in landscape.winners} == {len(landscape.x_values)}
+    for down in range(0, len(landscape.y_values), 7):
+        for across in range(0, len(landscape.x_values), 7):
+            problem = y.put(x.put(LAYER, landscape.x_values[across]), landscape.y_values[down])
+            winner = landscape.winners[down][across]
             assert winner is not None
-            assert found.variants[winner] == shipped.choose(problem)
+            assert landscape.variants[winner] == shipped.choose(problem)
 
 
 def test_the_layer_itself_is_on_the_grid(shipped: Advisor) -> None:
     odd = ConvProblem.parse("13-37-3-1000-3")
-    found = survey(shipped, odd, Axis.FILTERS, Axis.BATCH)
-    assert 1000 in found.x_values
-    assert 37 in found.y_values
-    assert list(found.x_values) == sorted(set(found.x_values))
-    assert list(found.y_values) == sorted(set(found.y_values))
+    landscape = survey(shipped, odd, Axis.FILTERS, Axis.BATCH)
+    assert 1000 in landscape.x_values
+    assert 37 in landscape.y_values
+    assert list(landscape.x_values) == sorted(set(landscape.x_values))
+    assert list(landscape.y_values) == sorted(set(landscape.y_values))
 
 
 def test_winners_come_by_how_much_they_win(shipped: Advisor) -> None:
-    found = survey(shipped, LAYER, Axis.SIZE, Axis.BATCH)
-    flat = [winner for row in found.winners for winner in row if winner is not None]
-    counts = [flat.count(place) for place in range(len(found.variants))]
+    landscape = survey(shipped, LAYER, Axis.SIZE, Axis.BATCH)
+    flat = [winner for row in landscape.winners for winner in row if winner is not None]
+    counts = [flat.count(place) for place in range(len(landscape.variants))]
     assert counts == sorted(counts, reverse=True)
     assert min(counts) > 0
 
 
 def test_where_there_is_no_layer_or_nothing_runs_nobody_wins(shipped: Advisor) -> None:
     grouped = ConvProblem(n=1, c=96, h=14, w=14, k=96, r=3, s=3, pad_h=1, pad_w=1, groups=3)
-    found = survey(shipped, grouped, Axis.FILTERS, Axis.DEPTH)
-    for row in found.winners:
-        for filters, winner in zip(found.x_values, row, strict=True):
+    landscape = survey(shipped, grouped, Axis.FILTERS, Axis.DEPTH)
+    for row in landscape.winners:
+        for filters, winner in zip(landscape.x_values, row, strict=True):
             assert winner is None or filters % 3 == 0
     assert survey(shipped, LAYER, Axis.SIZE, Axis.BATCH, max_workspace_bytes=0).variants != ()
     huge = survey(shipped, ConvProblem.parse("224-1-3-2048-2048"), Axis.SIZE, Axis.BATCH)

@@ -103,7 +103,9 @@ def test_lent_times_are_scaled_in_every_way_to_ask() -> None:
     ratio = 4800 / 936
     before, after = own.advise(problem), lent.advise(problem)
     assert after.best.time_ms == pytest.approx(ratio * before.best.time_ms)
-    assert [each.slowdown for each in after.ranking] == pytest.approx([each.slowdown for each in before.ranking])
+    assert [choice.slowdown for choice in after.ranking] == pytest.approx(
+        [choice.slowdown for choice in before.ranking]
+    )
     assert lent.predict(problem) == (after.variant, pytest.approx(after.best.time_ms))
     many = predict_many(lent, [problem], sizes_of([problem]), max_workspace_bytes=2**30, is_deterministic=False)
     assert many == [lent.predict(problem)]

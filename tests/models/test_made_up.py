@@ -27,7 +27,7 @@ def test_they_are_no_larger_and_keep_filter_and_padding() -> None:
     made = made_of(problems, 200)
     assert len(made) == 200
     for name in ("flops", "bytes"):
-        assert max(getattr(each, name) for each in made) <= max(getattr(each, name) for each in problems)
+        assert max(getattr(each, name) for each in made) <= max(getattr(problem, name) for problem in problems)
     assert {(problem.r, problem.pad_h) for problem in made} == {(3, 1), (1, 0)}
     assert made == made_of(problems, 200)
     assert made != made_of(problems, 200, seed=1)

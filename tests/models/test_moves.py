@@ -25,7 +25,7 @@ def before() -> Costs:
     """Four variants by a roofline each, which noise keeps apart."""
     problems = tuple(dict.fromkeys(networks.problems("seeds", batches=(1, 8, 32, 128), dtypes=DType, layouts=Layout)))
     drawn = np.random.default_rng(0)
-    floor = [max(each.flops / FLOPS_PER_MS, each.bytes / BYTES_PER_MS, LEAST_MS) for each in problems]
+    floor = [max(problem.flops / FLOPS_PER_MS, problem.bytes / BYTES_PER_MS, LEAST_MS) for problem in problems]
     time_ms = np.array(floor)[:, None] * np.exp(drawn.uniform(0.2, 1.2, (len(problems), len(VARIANTS))))
     time_ms[:, VARIANTS.index(MOVED)] *= 0.6
     nothing, unknown = np.zeros(time_ms.shape, bool), np.full(time_ms.shape, np.nan)
@@ -35,7 +35,7 @@ def before() -> Costs:
 @pytest.fixture(scope="module")
 def after(before: Costs) -> Costs:
     """One variant takes half as long again where bytes bound it, and the others are off by a little."""
-    is_bound = [each.bytes / BYTES_PER_MS > each.flops / FLOPS_PER_MS for each in before.problems]
+    is_bound = [problem.bytes / BYTES_PER_MS > problem.flops / FLOPS_PER_MS for problem in before.problems]
     ratio = np.exp(np.random.default_rng(1).normal(0, 0.003, before.time_ms.shape))
     ratio[:, VARIANTS.index(MOVED)] *= np.where(is_bound, 1.5, 1.0)
     return replace(before, time_ms=before.time_ms * ratio)

@@ -163,20 +163,20 @@ def test_the_advised_variant_is_on_its_own_front_and_has_the_least_workspace_of_
 
 def test_every_variant_of_the_ranking_is_weighed_and_the_front_is_that_by_hand(advisor: Advisor) -> None:
     # big: 1 ms, 1 MiB; only_3x3: 1.5 ms, twice the problem; plain: 2 ms, none; loose: not deterministic; shy: 8 ms
-    found = weigh(advisor, advisor.advise(SMALL))
-    assert [point.variant for point in found.points] == [choice.variant for choice in found.advice.ranking]
+    weighed = weigh(advisor, advisor.advise(SMALL))
+    assert [point.variant for point in weighed.points] == [choice.variant for choice in weighed.advice.ranking]
     assert 2 * SMALL.bytes < 2**20
-    assert [point.variant for point in found.front] == ["cuda.big", "cuda.only_3x3", "cuda.plain"]
-    assert {point.max_error for point in found.points} == {tolerance(SMALL)}
-    assert {point.error_source for point in found.points} == {ErrorSource.ALLOWED}
+    assert [point.variant for point in weighed.front] == ["cuda.big", "cuda.only_3x3", "cuda.plain"]
+    assert {point.max_error for point in weighed.points} == {tolerance(SMALL)}
+    assert {point.error_source for point in weighed.points} == {ErrorSource.ALLOWED}
 
 
 def test_a_measured_error_counts_before_a_law_and_a_law_before_what_is_allowed() -> None:
     laws = {name: {"float32": [math.log2(1e-8), 0.5]} for name in ("cuda.plain", "cuda.loose")}
     advisor = Advisor(with_card(hand_made.model(), errors=laws), variants=CATALOGUE)
     known = {"cuda.plain": summary("cuda.plain", 1.0, max_error=3e-7)}
-    found = weigh(advisor, advisor.advise(SMALL, measured=known), measured=known)
-    errors = {point.variant: (point.max_error, point.error_source) for point in found.points}
+    weighed = weigh(advisor, advisor.advise(SMALL, measured=known), measured=known)
+    errors = {point.variant: (point.max_error, point.error_source) for point in weighed.points}
     assert errors["cuda.plain"] == (3e-7, ErrorSource.MEASURED)
     assert errors["cuda.loose"] == (pytest.approx(1e-8 * SMALL.gemm_k**0.5), ErrorSource.PREDICTED)
     assert errors["cuda.shy"] == (tolerance(SMALL), ErrorSource.ALLOWED)
@@ -185,9 +185,9 @@ def test_a_measured_error_counts_before_a_law_and_a_law_before_what_is_allowed()
 def test_what_may_err_more_than_the_limit_is_out_and_says_so(advisor: Advisor) -> None:
     known = measured(plain=1.0, big=2.0) | {"cuda.big": summary("cuda.big", 2.0, max_error=5e-6)}
     advice = advisor.advise(SMALL, measured=known)
-    found = weigh(advisor, advice, measured=known, bounds=Bounds(max_error=2e-6))
-    assert [point.variant for point in found.points] == ["cuda.plain"]
-    reasons = {each.variant: each.reason for each in found.excluded}
+    weighed = weigh(advisor, advice, measured=known, bounds=Bounds(max_error=2e-6))
+    assert [point.variant for point in weighed.points] == ["cuda.plain"]
+    reasons = {exclusion.variant: exclusion.reason for exclusion in weighed.excluded}
     assert reasons["cuda.big"] == "error is up to 5e-06 (measured), above the limit of 2e-06"
     assert "(allowed)" in reasons["cuda.loose"]
     with pytest.raises(NoAdvice, match="error of at most 1e-07"):
@@ -196,24 +196,24 @@ def test_what_may_err_more_than_the_limit_is_out_and_says_so(advisor: Advisor) -
 
 def test_what_is_slower_than_the_limit_is_out_and_says_so(advisor: Advisor) -> None:
     advice = advisor.advise(SMALL)
-    found = weigh(advisor, advice, bounds=Bounds(max_slowdown=2.5))
-    assert [point.variant for point in found.points] == ["cuda.big", "cuda.only_3x3", "cuda.plain"]
-    assert found.excluded[-1] == Exclusion("cuda.shy", "takes 8 times the fastest's time, above the limit of 2.5")
+    weighed = weigh(advisor, advice, bounds=Bounds(max_slowdown=2.5))
+    assert [point.variant for point in weighed.points] == ["cuda.big", "cuda.only_3x3", "cuda.plain"]
+    assert weighed.excluded[-1] == Exclusion("cuda.shy", "takes 8 times the fastest's time, above the limit of 2.5")
     assert [point.variant for point in weigh(advisor, advice, bounds=Bounds(max_slowdown=1.0)).points] == ["cuda.big"]
 
 
 def test_slowdown_is_limited_against_the_fastest_that_is_accurate_enough(advisor: Advisor) -> None:
     known = measured(plain=1.0, big=2.0, shy=5.0) | {"cuda.plain": summary("cuda.plain", 1.0, max_error=5e-6)}
-    found = weigh(advisor, advisor.advise(SMALL, measured=known), measured=known, bounds=Bounds(2e-6, 2.0))
-    assert [point.variant for point in found.points] == ["cuda.big"]
-    assert found.points[0].slowdown == 1.0
+    weighed = weigh(advisor, advisor.advise(SMALL, measured=known), measured=known, bounds=Bounds(2e-6, 2.0))
+    assert [point.variant for point in weighed.points] == ["cuda.big"]
+    assert weighed.points[0].slowdown == 1.0
 
 
 def test_limits_of_the_advice_hold_for_the_front(advisor: Advisor) -> None:
-    found = weigh(advisor, advisor.advise(SMALL, max_workspace_bytes=0, is_deterministic=True))
-    assert [point.variant for point in found.points] == ["cuda.plain", "cuda.shy"]
-    assert [point.variant for point in found.front] == ["cuda.plain"]
-    assert found.points[1].slowdown == pytest.approx(4.0)
+    weighed = weigh(advisor, advisor.advise(SMALL, max_workspace_bytes=0, is_deterministic=True))
+    assert [point.variant for point in weighed.points] == ["cuda.plain", "cuda.shy"]
+    assert [point.variant for point in weighed.front] == ["cuda.plain"]
+    assert weighed.points[1].slowdown == pytest.approx(4.0)
 
 
 def layouts(nhwc_best: float) -> Advisor:

@@ -62,9 +62,9 @@ def total_ms(network: Network, times: list, chosen: tuple[Layout, ...]) -> float
 def test_no_choice_of_layouts_is_faster(seed: int) -> None:
     random = Random(seed)  # noqa: S311 - repeatable chance
     network, times = random_network(random, random.randint(1, 9))
-    found = choose_layouts(network, times, convert_ms)
+    chosen = choose_layouts(network, times, convert_ms)
     least = min(total_ms(network, times, each) for each in itertools.product(Layout, repeat=len(network.operators)))
-    assert total_ms(network, times, found.chosen) == pytest.approx(least, abs=1e-6)
+    assert total_ms(network, times, chosen.chosen) == pytest.approx(least, abs=1e-6)
 
 
 def least_by_highs(network: Network, times: list) -> float:
@@ -96,23 +96,23 @@ def least_by_highs(network: Network, times: list) -> float:
                 rows.append(row)
                 least.append(-known)
     constraints = LinearConstraint(rows, lb=least)
-    found = milp(costs, integrality=np.ones_like(costs), bounds=(0, highest), constraints=constraints)
-    return constant + found.fun
+    solution = milp(costs, integrality=np.ones_like(costs), bounds=(0, highest), constraints=constraints)
+    return constant + solution.fun
 
 
 @pytest.mark.parametrize("size", [20, 60, 150])
 def test_layouts_are_as_good_as_those_of_integer_programming(size: int) -> None:
     network, times = random_network(Random(size), size)  # noqa: S311 - repeatable chance
-    found = choose_layouts(network, times, convert_ms)
-    assert total_ms(network, times, found.chosen) == pytest.approx(least_by_highs(network, times), abs=1e-6)
+    chosen = choose_layouts(network, times, convert_ms)
+    assert total_ms(network, times, chosen.chosen) == pytest.approx(least_by_highs(network, times), abs=1e-6)
 
 
 def test_a_tensor_that_several_want_is_converted_once() -> None:
     times = {Layout.NCHW: 5.0, Layout.NHWC: 1.0}
     readers = [Operator(f"c{place}", "Conv", ("x",), (f"y{place}",), PROBLEM) for place in range(2)]
-    found = choose_layouts(Network("fork", tuple(readers), {"x": 6000}), [times, times], convert_ms)
-    assert found.chosen == (Layout.NHWC, Layout.NHWC)  # one conversion of 6 ms gains twice 4 ms
-    (conversion,) = found.conversions
+    chosen = choose_layouts(Network("fork", tuple(readers), {"x": 6000}), [times, times], convert_ms)
+    assert chosen.chosen == (Layout.NHWC, Layout.NHWC)  # one conversion of 6 ms gains twice 4 ms
+    (conversion,) = chosen.conversions
     assert (conversion.tensor, conversion.to, conversion.time_ms) == ("x", Layout.NHWC, 6.0)
 
 
@@ -126,17 +126,17 @@ def test_what_comes_in_nhwc_is_converted_where_nchw_is_faster() -> None:
     times = {Layout.NCHW: 1.0, Layout.NHWC: 5.0}
     conv = Operator("c", "Conv", ("x",), ("y",), PROBLEM)
     given = Network("one", (conv,), {"x": 2000, "y": 1000}, frozenset({"y"}), in_nhwc=frozenset({"x", "y"}))
-    found = choose_layouts(given, [times], convert_ms)
-    assert found.chosen == (Layout.NCHW,)
-    assert {(each.tensor, each.to) for each in found.conversions} == {("x", Layout.NCHW), ("y", Layout.NHWC)}
+    chosen = choose_layouts(given, [times], convert_ms)
+    assert chosen.chosen == (Layout.NCHW,)
+    assert {(each.tensor, each.to) for each in chosen.conversions} == {("x", Layout.NCHW), ("y", Layout.NHWC)}
     kept = choose_layouts(replace(given, n_bytes={"x": 2000, "y": 3000}), [times], convert_ms)
     assert (kept.chosen, kept.conversions) == ((Layout.NHWC,), ())
 
 
 def test_a_convolution_is_run_where_it_can_run() -> None:
     alone = Network("one", (Operator("c", "Conv", ("x",), ("y",), PROBLEM),), {"x": 10**9})
-    found = choose_layouts(alone, [{Layout.NCHW: inf, Layout.NHWC: 1.0}], convert_ms)
-    assert found.chosen == (Layout.NHWC,)
+    chosen = choose_layouts(alone, [{Layout.NCHW: inf, Layout.NHWC: 1.0}], convert_ms)
+    assert chosen.chosen == (Layout.NHWC,)
 
 
 def test_where_no_convolution_gains_all_stays_as_it_was_written_and_nothing_is_cut(
@@ -147,16 +147,16 @@ def test_where_no_convolution_gains_all_stays_as_it_was_written_and_nothing_is_c
     slower = [own and {Layout.NCHW: own[Layout.NCHW], Layout.NHWC: inf} for own in times]
     assert any(slower)
     monkeypatch.setattr(Cut, "solve", lambda _: pytest.fail("a cut was looked for"))
-    found = choose_layouts(network, slower, convert_ms)
-    assert (set(found.chosen), found.conversions) == ({Layout.NCHW}, ())
+    chosen = choose_layouts(network, slower, convert_ms)
+    assert (set(chosen.chosen), chosen.conversions) == ({Layout.NCHW}, ())
 
 
 def test_a_long_chain_needs_no_deep_stack() -> None:
     chain = [Operator(f"c{place}", "Conv", (f"t{place}",), (f"t{place + 1}",), PROBLEM) for place in range(3000)]
     network = Network("chain", tuple(chain), {f"t{place}": 10 for place in range(3001)})
-    found = choose_layouts(network, [{Layout.NCHW: 2.0, Layout.NHWC: 1.0}] * 3000, convert_ms)
-    assert set(found.chosen) == {Layout.NHWC}
-    assert len(found.conversions) == 1
+    chosen = choose_layouts(network, [{Layout.NCHW: 2.0, Layout.NHWC: 1.0}] * 3000, convert_ms)
+    assert set(chosen.chosen) == {Layout.NHWC}
+    assert len(chosen.conversions) == 1
 
 
 def test_a_cut_takes_the_cheaper_side() -> None:

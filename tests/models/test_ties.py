@@ -26,11 +26,11 @@ def test_what_is_closer_than_the_band_is_put_level_with_the_fastest_of_its_group
 
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=30), st.floats(0, 1, exclude_min=True))
 def test_order_is_kept_and_nothing_moves_by_more_than_the_band(values: list[float], spread: float) -> None:
-    found = level(values, spread)
-    assert all(0 <= before - after <= SHARE_OF_SPREAD * spread for before, after in zip(values, found, strict=True))
+    levelled = level(values, spread)
+    assert all(0 <= before - after <= SHARE_OF_SPREAD * spread for before, after in zip(values, levelled, strict=True))
     order = np.argsort(values, kind="stable")
-    assert (np.diff(np.array(found)[order]) >= 0).all()
-    assert level(found, spread) == found
+    assert (np.diff(np.array(levelled)[order]) >= 0).all()
+    assert level(levelled, spread) == levelled
 
 
 def test_measured_times_closer_than_their_noise_count_as_the_fastest_of_them() -> None:
@@ -47,12 +47,14 @@ def test_a_single_launch_is_level_with_nothing() -> None:
 def test_counted_times_are_those_of_one_as_fast_and_keep_the_order(
     times: list[tuple[float, float | None]],
 ) -> None:
-    found = level_ms(times)
-    assert all(counted <= time_ms for counted, (time_ms, _) in zip(found, times, strict=True))
-    assert set(found) <= {time_ms for time_ms, _ in times}
-    assert min(found) == min(time_ms for time_ms, _ in times)
+    counted_ms = level_ms(times)
+    assert all(counted <= time_ms for counted, (time_ms, _) in zip(counted_ms, times, strict=True))
+    assert set(counted_ms) <= {time_ms for time_ms, _ in times}
+    assert min(counted_ms) == min(time_ms for time_ms, _ in times)
     for kind in (True, False):
-        rows = sorted((row, counted) for row, counted in zip(times, found, strict=True) if (row[1] is None) is kind)
+        rows = sorted(
+            (row, counted) for row, counted in zip(times, counted_ms, strict=True) if (row[1] is None) is kind
+        )
         assert [counted for _, counted in rows] == sorted(counted for _, counted in rows)
 
 
@@ -66,28 +68,28 @@ def advisor(slowdowns: list[float]) -> Advisor:
 def test_of_near_ties_the_one_with_less_workspace_is_advised() -> None:
     # plain, big (1 MiB), only_3x3 (its workspace is predicted: twice the problem), loose (not deterministic), shy
     close = math.exp(0.8 * BAND)
-    found = advisor([close, 1.0, close, 4.0, 8.0]).advise(SMALL)
-    assert [choice.variant for choice in found.ranking[:3]] == ["cuda.plain", "cuda.only_3x3", "cuda.big"]
-    assert found.ranking[0].time_ms == found.ranking[2].time_ms
-    assert all(choice.is_tied for choice in found.ranking[:3])
+    advice = advisor([close, 1.0, close, 4.0, 8.0]).advise(SMALL)
+    assert [choice.variant for choice in advice.ranking[:3]] == ["cuda.plain", "cuda.only_3x3", "cuda.big"]
+    assert advice.ranking[0].time_ms == advice.ranking[2].time_ms
+    assert all(choice.is_tied for choice in advice.ranking[:3])
 
 
 def test_what_is_told_apart_is_ranked_by_time() -> None:
-    found = advisor([math.exp(1.2 * BAND), 1.0, 4.0, 4.0, 8.0]).advise(SMALL)
-    assert [choice.variant for choice in found.ranking[:2]] == ["cuda.big", "cuda.plain"]
-    assert not found.ranking[1].is_tied, "though it is within the spread"
+    advice = advisor([math.exp(1.2 * BAND), 1.0, 4.0, 4.0, 8.0]).advise(SMALL)
+    assert [choice.variant for choice in advice.ranking[:2]] == ["cuda.big", "cuda.plain"]
+    assert not advice.ranking[1].is_tied, "though it is within the spread"
 
 
 def test_of_near_ties_without_workspace_the_deterministic_one_is_advised() -> None:
     close = math.exp(0.8 * BAND)
-    found = advisor([close, 9.0, 9.0, 1.0, 8.0])
-    assert [choice.variant for choice in found.advise(SMALL).ranking[:2]] == ["cuda.plain", "cuda.loose"]
-    assert found.choose(SMALL) == "cuda.plain"
-    assert next(found.predict_order(SMALL)) == "cuda.plain"
+    advice = advisor([close, 9.0, 9.0, 1.0, 8.0])
+    assert [choice.variant for choice in advice.advise(SMALL).ranking[:2]] == ["cuda.plain", "cuda.loose"]
+    assert advice.choose(SMALL) == "cuda.plain"
+    assert next(advice.predict_order(SMALL)) == "cuda.plain"
 
 
 @pytest.mark.parametrize("limit", [0, 2**20])
 def test_what_is_masked_breaks_no_tie(limit: int) -> None:
-    found = advisor([math.exp(0.8 * BAND), 1.0, 9.0, 9.0, 9.0]).advise(SMALL, max_workspace_bytes=limit)
-    assert found.variant == "cuda.plain"
-    assert ("cuda.big" in [choice.variant for choice in found.ranking]) == (limit > 0)
+    advice = advisor([math.exp(0.8 * BAND), 1.0, 9.0, 9.0, 9.0]).advise(SMALL, max_workspace_bytes=limit)
+    assert advice.variant == "cuda.plain"
+    assert ("cuda.big" in [choice.variant for choice in advice.ranking]) == (limit > 0)

@@ -53,7 +53,7 @@ def test_a_limit_of_slowdown_and_what_is_above_it_differ() -> None:
     known = measured(plain=1.0, big=1.2004)
     advice = advisor.advise(SMALL, measured=known)
     found = weigh(advisor, advice, measured=known, bounds=Bounds(max_slowdown=1.2))
-    reasons = {each.variant: each.reason for each in found.excluded}
+    reasons = {exclusion.variant: exclusion.reason for exclusion in found.excluded}
     assert reasons["cuda.big"] == "takes 1.2004 times the fastest's time, above the limit of 1.2"
 
 

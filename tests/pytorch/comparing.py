@@ -56,10 +56,10 @@ def in_float64(network: nn.Module, *inputs: Any) -> Any:
         return copy.deepcopy(network).double()(*(x.double() for x in inputs))
 
 
-def assert_near(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    assert torch.allclose(got, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+def assert_near(y: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    assert y.dtype == expected.dtype
+    assert y.shape == expected.shape
+    assert torch.allclose(y, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
 
 
 def assert_compiled_is_eager(network: nn.Module, shape: tuple[int, ...], *, is_channels_last: bool) -> None:
@@ -69,6 +69,6 @@ def assert_compiled_is_eager(network: nn.Module, shape: tuple[int, ...], *, is_c
     x = random(*shape).to(memory_format=memory_format)
     with torch.no_grad():
         expected = network(x.clone(memory_format=memory_format))
-        got = compiled(network)(x.clone(memory_format=memory_format))
-    assert_near(got, expected)
-    assert got.stride() == expected.stride()
+        y = compiled(network)(x.clone(memory_format=memory_format))
+    assert_near(y, expected)
+    assert y.stride() == expected.stride()

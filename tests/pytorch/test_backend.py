@@ -235,11 +235,11 @@ def test_autocast_decides_the_precision(is_inside: bool, chooser: EverythingAdvi
     with torch.no_grad():
         expected = inside(x)
         if is_inside:
-            got = torch.compile(inside, backend=conv_advisor.torch.backend)(x)
+            ours = torch.compile(inside, backend=conv_advisor.torch.backend)(x)
         else:
             with torch.autocast("cpu", torch.bfloat16):
-                got = compiled(network)(x)
-    assert_near(got, expected, tolerance=0.05)
+                ours = compiled(network)(x)
+    assert_near(ours, expected, tolerance=0.05)
     assert {problem.dtype for problem in chooser.layers} == {"bfloat16"}
 
 

@@ -85,11 +85,11 @@ def placed(network: Any, shape: tuple[int, ...], dtype: str, layout: str) -> tup
     return copy.deepcopy(network).to(**place), x.to(**place)
 
 
-def assert_near_float64(network: Any, x: Any, got: Any, eager: Any) -> None:
+def assert_near_float64(network: Any, x: Any, ours: Any, eager: Any) -> None:
     """As near to float64 as PyTorch's own in the same precision, and a little for chance on so few outputs."""
     expected = copy.deepcopy(network).double()(x.double())
     scale = float(expected.abs().max())
-    error, eagers = (float((y.double() - expected).abs().max()) / scale for y in (got, eager))
+    error, eagers = (float((y.double() - expected).abs().max()) / scale for y in (ours, eager))
     assert error <= 3 * eagers + 2e-5
 
 
@@ -100,10 +100,10 @@ def test_outputs_are_as_near_to_float64_as_pytorchs(
 ) -> None:
     network, x = on_gpu(name, dtype, layout)
     with torch.no_grad():
-        eager, got = (call(x.clone(memory_format=torch.preserve_format)) for call in (network, compiled(network)))
-        assert got.stride() == eager.stride()
+        eager, ours = (call(x.clone(memory_format=torch.preserve_format)) for call in (network, compiled(network)))
+        assert ours.stride() == eager.stride()
         if name != "mutating":
-            assert_near_float64(network, x, got, eager)
+            assert_near_float64(network, x, ours, eager)
     (path,) = plans.iterdir()
     choices = json.loads(path.read_text())["choices"].values()
     assert any(choice["variant"] for choice in choices)
@@ -120,9 +120,9 @@ def test_another_layout_changes_no_output(
     with torch.no_grad():
         eager, call = network(x), compiled(network)
         for _ in range(2):
-            got = call(x)
-            assert_near_float64(network, x, got, eager)
-            assert got.stride() == eager.stride()
+            ours = call(x)
+            assert_near_float64(network, x, ours, eager)
+            assert ours.stride() == eager.stride()
     assert {plan.partition("/")[0].rpartition("-")[2] for plan, *_ in loaded.LOADED} == {"nchw", "nhwc"} - {layout}
 
 
@@ -130,8 +130,8 @@ def test_another_layout_changes_no_output(
 def test_inductor_takes_what_the_backend_leaves_it(dtype: str, layout: str, always: None) -> None:
     network, x = on_gpu("resnet", dtype, layout)
     with torch.no_grad():
-        got, (code,) = run_and_get_code(compiled(network), x)
-        assert_near_float64(network, x, got, network(x))
+        ours, (code,) = run_and_get_code(compiled(network), x)
+        assert_near_float64(network, x, ours, network(x))
     assert f"extern_kernels.{NAME}(" in code, "a variant is called as a function"
     assert "torch.ops.conv_advisor" not in code
 
@@ -160,9 +160,9 @@ def assert_all_is_fused(
     network, x = placed(network.eval(), (2, 16, 14, 15), dtype, layout)
     seen = watch(monkeypatch)
     with torch.no_grad():
-        eager, got = network(x), compiled(network)(x)
-        assert got.stride() == eager.stride()
-        assert_near_float64(network, x, got, eager)
+        eager, ours = network(x), compiled(network)(x)
+        assert ours.stride() == eager.stride()
+        assert_near_float64(network, x, ours, eager)
     assert sorted(seen) == sorted(network.operators(activation))
     assert all(run is not None for run in loaded.LOADED.values())
 
@@ -203,8 +203,8 @@ def test_the_first_of_the_ranking_needs_no_measurement(monkeypatch: pytest.Monke
     network, x = on_gpu("resnet")
     seen = watch(monkeypatch)
     with torch.no_grad():
-        eager, got = network(x), compiled(network, options={"measure": 0})(x)
-        assert_near_float64(network, x, got, eager)
+        eager, ours = network(x), compiled(network, options={"measure": 0})(x)
+        assert_near_float64(network, x, ours, eager)
     assert set(seen) == {"conv2d_ending_v1"}
 
 
@@ -380,8 +380,8 @@ def test_scratch_memory_is_of_each_call(variant: str, epilogue: str) -> None:
             with torch.cuda.stream(stream):
                 graph.replay()
     torch.cuda.synchronize()
-    for got, y in zip(outputs, expected, strict=True):
-        assert torch.equal(got, y)
+    for ours, y in zip(outputs, expected, strict=True):
+        assert torch.equal(ours, y)
 
 
 @pytest.mark.parametrize("epilogue", ["", "bias-relu"])
@@ -405,9 +405,9 @@ def test_swapped_modules_are_as_near_to_float64_as_pytorchs(name: str, dtype: st
         swapped = copy.deepcopy(network)
         report = optimize(swapped, x, min_gain=1)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            got = swapped(x)
-        assert got.stride() == eager.stride()
-        assert_near_float64(network, x, got, eager)
+            ours = swapped(x)
+        assert ours.stride() == eager.stride()
+        assert_near_float64(network, x, ours, eager)
     assert report.n_swapped
     assert any(event.key.startswith("aten::") for event in profile.key_averages())
     assert not any(event.key.startswith("conv_advisor") for event in profile.key_averages())

@@ -39,35 +39,35 @@ class Computed(nn.Conv2d):
         return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-def standardised(it: Computed) -> Any:
+def standardised(net: Computed) -> Any:
     """timm's StdConv2d."""
-    flat = it.weight.reshape(1, it.out_channels, -1)
-    return functional.batch_norm(flat, None, None, training=True, momentum=0.0, eps=1e-6).reshape_as(it.weight)
+    flat = net.weight.reshape(1, net.out_channels, -1)
+    return functional.batch_norm(flat, None, None, training=True, momentum=0.0, eps=1e-6).reshape_as(net.weight)
 
 
-def scaled_and_standardised(it: Computed) -> Any:
+def scaled_and_standardised(net: Computed) -> Any:
     """timm's ScaledStdConv2d."""
-    flat, gain = it.weight.reshape(1, it.out_channels, -1), (it.gain * it.scale).view(-1)
+    flat, gain = net.weight.reshape(1, net.out_channels, -1), (net.gain * net.scale).view(-1)
     norm = functional.batch_norm(flat, None, None, weight=gain, training=True, momentum=0.0, eps=1e-6)
-    return norm.reshape_as(it.weight)
+    return norm.reshape_as(net.weight)
 
 
-def standardised_by_hand(it: Computed) -> Any:
+def standardised_by_hand(net: Computed) -> Any:
     """Big Transfer's StdConv2d."""
-    variance, mean = torch.var_mean(it.weight, dim=[1, 2, 3], keepdim=True, unbiased=False)
-    return (it.weight - mean) / torch.sqrt(variance + 1e-10)
+    variance, mean = torch.var_mean(net.weight, dim=[1, 2, 3], keepdim=True, unbiased=False)
+    return (net.weight - mean) / torch.sqrt(variance + 1e-10)
 
 
 WEIGHTS: dict[str, Callable[[Computed], Any]] = {
     "standardised": standardised,
     "scaled and standardised": scaled_and_standardised,
     "standardised by hand": standardised_by_hand,
-    "multiplied": lambda it: it.weight * it.gain * 0.5,
-    "masked": lambda it: it.weight * it.mask,
-    "flipped and averaged": lambda it: (it.weight + it.weight.flip(3)) / 2,
-    "normalised": lambda it: functional.normalize(it.weight, dim=1) * it.gain,
-    "bias too": lambda it: (it.weight * it.gain, it.bias * it.gain.flatten()),
-    "bias alone": lambda it: (it.weight, it.bias * it.gain.flatten()),
+    "multiplied": lambda net: net.weight * net.gain * 0.5,
+    "masked": lambda net: net.weight * net.mask,
+    "flipped and averaged": lambda net: (net.weight + net.weight.flip(3)) / 2,
+    "normalised": lambda net: functional.normalize(net.weight, dim=1) * net.gain,
+    "bias too": lambda net: (net.weight * net.gain, net.bias * net.gain.flatten()),
+    "bias alone": lambda net: (net.weight, net.bias * net.gain.flatten()),
 }
 
 
@@ -161,8 +161,8 @@ def test_one_weight_in_two_convolutions_is_each_ones_own(chooser: EverythingAdvi
 
     x = random(2, 4, 6, 5)
     with torch.no_grad():
-        for got, expected in zip(compiled(network)(x), network(x), strict=True):
-            assert_near(got, expected)
+        for ours, expected in zip(compiled(network)(x), network(x), strict=True):
+            assert_near(ours, expected)
 
 
 def test_a_weight_that_its_module_keeps_is_computed_for_it_alone(
@@ -178,27 +178,27 @@ def test_a_weight_that_its_module_keeps_is_computed_for_it_alone(
         assert_near(y, network(x))
 
 
-def noisy(it: Computed) -> Any:
-    return it.weight + 0.0 * torch.rand_like(it.weight)
+def noisy(net: Computed) -> Any:
+    return net.weight + 0.0 * torch.rand_like(net.weight)
 
 
-def written(it: Computed) -> Any:
-    weight = it.weight * it.gain
-    it.gain.mul_(1.5)
+def written(net: Computed) -> Any:
+    weight = net.weight * net.gain
+    net.gain.mul_(1.5)
     return weight
 
 
-def written_itself(it: Computed) -> Any:
-    return (it.weight * it.gain).mul_(2)
+def written_itself(net: Computed) -> Any:
+    return (net.weight * net.gain).mul_(2)
 
 
 LEFT: dict[str, Callable[[Computed], Any]] = {
     "random": noisy,
-    "dropped": lambda it: functional.dropout(it.weight, 0.5, training=True) * 0.0,
+    "dropped": lambda net: functional.dropout(net.weight, 0.5, training=True) * 0.0,
     "of a source that is written": written,
     "written in place": written_itself,
-    "rounded to float8 and back": lambda it: it.weight.to(torch.float8_e4m3fn).float() * it.gain,
-    "of integers": lambda it: it.weight * (it.mask.to(torch.int32) + 1),
+    "rounded to float8 and back": lambda net: net.weight.to(torch.float8_e4m3fn).float() * net.gain,
+    "of integers": lambda net: net.weight * (net.mask.to(torch.int32) + 1),
 }
 
 
@@ -215,6 +215,44 @@ def test_all_else_is_computed_by_each_call(
     with torch.no_grad():
         assert_near(y, expected(x))
     assert torch.equal(network[0].gain, expected[0].gain)
+
+
+class Shared(nn.Module):
+    """A convolution whose weight, and the scale of whose batch norm, can be reached by other tensors too."""
+
+    def __init__(self, reach: str, *, is_written: bool) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8)
+        other = {
+            "the weight": self.conv.weight.detach(),
+            "a part of the weight": self.conv.weight.detach()[2:5],
+            "the weight's data": self.conv.weight.data.view(-1),
+            "the scale": self.norm.weight.detach()[:4],
+        }[reach]
+        self.register_buffer("other", other)
+        self.is_written = is_written
+
+    def forward(self, x: Any) -> Any:
+        if self.is_written:
+            self.other.mul_(1.5)
+        return self.norm(self.conv(x)) + self.other.sum()
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+@pytest.mark.parametrize("reach", ["the weight", "a part of the weight", "the weight's data", "the scale"])
+def test_what_a_graph_writes_into_by_another_name_is_not_folded(
+    reach: str, is_written: bool, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it only reads by another name is."""
+    torch.manual_seed(0)
+    x = random(2, 4, 6, 5)
+    network, expected = (Shared(reach, is_written=is_written).eval() for _ in range(2))
+    expected.conv.weight.data.copy_(network.conv.weight)
+    expected.conv.bias.data.copy_(network.conv.bias)
+    seen, y = kinds(network, x, monkeypatch=monkeypatch)
+    assert ("batch_norm" in seen) is is_written
+    with torch.no_grad():
+        assert_near(y, expected(x))
 
 
 def test_an_exported_model_has_its_weights_computed_too(

@@ -222,12 +222,12 @@ def test_what_ends_in_a_convolution(name: str, ending: EverythingAdvised, quick:
     with torch.no_grad():
         eager_x, compiled_x = x.clone(), x.clone()
         expected = function(eager_x)
-        got = compiled(function)(compiled_x)
+        ours = compiled(function)(compiled_x)
     assert torch.allclose(compiled_x, eager_x, rtol=1e-4, atol=1e-5)
     assert epilogues(ending) == sorted(endings)
-    assert got.dtype == expected.dtype
-    assert got.stride() == expected.stride()
-    assert torch.allclose(got, expected, rtol=1e-4, atol=1e-5)
+    assert ours.dtype == expected.dtype
+    assert ours.stride() == expected.stride()
+    assert torch.allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_input_is_as_changed_as_it_would_be(ending: EverythingAdvised, quick: Any) -> None:
@@ -245,10 +245,10 @@ def test_under_autocast_what_is_added_must_be_as_precise(ending: EverythingAdvis
 
     x = random(2, 8, 6, 6)
     with torch.no_grad():
-        expected, got = function(x), compiled(function)(x)
+        expected, ours = function(x), compiled(function)(x)
     assert epilogues(ending) == ["bias", "bias-relu"]
-    assert got.dtype == expected.dtype == torch.float32
-    assert torch.allclose(got, expected, rtol=0.05, atol=0.05)
+    assert ours.dtype == expected.dtype == torch.float32
+    assert torch.allclose(ours, expected, rtol=0.05, atol=0.05)
 
 
 def operands(epilogue: Epilogue, layout: str, *, requires_grad: bool = False, dtype: Any = torch.float32) -> list[Any]:
@@ -297,5 +297,5 @@ def test_its_gradients_are_those_of_pytorchs_own(activation: Activation) -> None
     arguments, own_arguments = (operands(epilogue, "nchw", requires_grad=True) for _ in range(2))
     conv2d_ending(*arguments).square().mean().backward()
     by_pytorch(*own_arguments).square().mean().backward()
-    for got, expected in zip(arguments[:4], own_arguments[:4], strict=True):
-        assert torch.allclose(got.grad, expected.grad, atol=1e-5)
+    for ours, expected in zip(arguments[:4], own_arguments[:4], strict=True):
+        assert torch.allclose(ours.grad, expected.grad, atol=1e-5)

@@ -148,9 +148,9 @@ def test_networks_run_by_fused_variants(name: str, is_channels_last: bool, fake_
         call = compiled(network)
         call(x.clone(memory_format=memory_format))
         fake_gpu.runner.launches.clear()
-        got = call(x.clone(memory_format=memory_format))
-    assert_near(got, expected, tolerance=1e-4)
-    assert got.stride() == expected.stride()
+        ours = call(x.clone(memory_format=memory_format))
+    assert_near(ours, expected, tolerance=1e-4)
+    assert ours.stride() == expected.stride()
     assert fake_gpu.runner.launches
     if name in ("resnet", "squeezenet", "mobilenet"):
         assert all(problem.epilogue for problem in fake_gpu.runner.launches)

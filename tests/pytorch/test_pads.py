@@ -63,12 +63,12 @@ class Padded(nn.Module):
 
 
 def then_conv(*amounts: int, **options: Any) -> Callable[[Any, Any], Any]:
-    return lambda it, x: it.conv(functional.pad(x, amounts, **options))
+    return lambda net, x: net.conv(functional.pad(x, amounts, **options))
 
 
-def for_both(it: Any, x: Any) -> Any:
+def for_both(net: Any, x: Any) -> Any:
     padded = functional.pad(x, (0, 1, 1, 0))
-    return it.conv(padded), it.other(padded)
+    return net.conv(padded), net.other(padded)
 
 
 TAKEN: dict[str, tuple[nn.Module, list[str]]] = {
@@ -81,15 +81,18 @@ TAKEN: dict[str, tuple[nn.Module, list[str]]] = {
     "beside its own": (Padded(then_conv(0, 1, 2, 0, value=0.0), padding=1), ["-pad3x1-end1x2"]),
     "beside its own by name": (Padded(then_conv(0, 1, 2, 0), padding="same"), ["-pad3x1-end1x2"]),
     "beside none by name": (Padded(then_conv(0, 1, 2, 0), padding="valid"), ["-pad2x0-end0x1"]),
-    "by name": (Padded(lambda it, x: it.conv(functional.pad(input=x, pad=[1, 0, 0, 0], mode="constant"))), ["-pad0x1"]),
+    "by name": (
+        Padded(lambda net, x: net.conv(functional.pad(input=x, pad=[1, 0, 0, 0], mode="constant"))),
+        ["-pad0x1"],
+    ),
     "beside its own, uneven": (
-        Padded(lambda it, x: functional.conv2d(functional.pad(x, (1, 0)), it.conv.weight[..., :2], padding="same")),
+        Padded(lambda net, x: functional.conv2d(functional.pad(x, (1, 0)), net.conv.weight[..., :2], padding="same")),
         ["-pad1x1-dilation"],
     ),
     "by nothing": (Padded(then_conv(0, 0, 0, 0)), ["-pad0x0-dilation"]),
     "of all dimensions": (Padded(then_conv(1, 2, 0, 0, 0, 0, 0, 0)), ["-pad0x1-end0x2"]),
     "twice": (
-        Padded(lambda it, x: it.conv(functional.pad(functional.pad(x, (1, 0)), (0, 0, 1, 0)))),
+        Padded(lambda net, x: net.conv(functional.pad(functional.pad(x, (1, 0)), (0, 0, 1, 0)))),
         ["-pad1x1-end0x0"],
     ),
     "for two": (Padded(for_both), ["-pad1x0-end0x1", "-pad2x1-end1x2"]),
@@ -106,14 +109,14 @@ def test_convolutions_pad_themselves(
     chooser.times_ms = {timed: 0.01 if timed is layout else 1.0 for timed in Layout}
     x = random(*SHAPE)
     program = torch.export.export(network, (x,)).module() if is_exported else network
-    seen, got = kinds(program, x, monkeypatch=monkeypatch)
+    seen, ours = kinds(program, x, monkeypatch=monkeypatch)
     assert not {"pad", "constant_pad_nd", "conv2d"} & set(seen)
     keys = [problem.key for problem in chooser.layers if problem.layout is layout]
     assert len(keys) == len(padded)
     assert all(sides in key for sides, key in zip(padded, keys, strict=True))
     with torch.no_grad():
         eager = network(x)
-    for y, expected in zip(*((ys if isinstance(ys, tuple) else (ys,)) for ys in (got, eager)), strict=True):
+    for y, expected in zip(*((ys if isinstance(ys, tuple) else (ys,)) for ys in (ours, eager)), strict=True):
         assert_near(y, expected)
 
 
@@ -124,8 +127,8 @@ def test_what_stays_pytorchs_is_padded_ahead_again(
     network, x = copy.deepcopy(TAKEN[name][0]).eval(), random(*SHAPE)
     monkeypatch.setattr(chooser, "choose", lambda layers, _: dict.fromkeys(layers, Choice(None, reason="none is")))
     with torch.no_grad():
-        got, eager = compiled(network)(x), network(x)
-    for y, expected in zip(*((ys if isinstance(ys, tuple) else (ys,)) for ys in (got, eager)), strict=True):
+        ours, eager = compiled(network)(x), network(x)
+    for y, expected in zip(*((ys if isinstance(ys, tuple) else (ys,)) for ys in (ours, eager)), strict=True):
         assert_near(y, expected)
         assert y.stride() == expected.stride()
 
@@ -140,21 +143,21 @@ def test_a_swapped_layer_pads_its_sides_as_same_asks(chooser: EverythingAdvised)
     assert (problem.pad_h, problem.pad_w, problem.pad_h_end, problem.pad_w_end) == (0, 4, 1, 5)
 
 
-def read_by_another(it: Any, x: Any) -> Any:
+def read_by_another(net: Any, x: Any) -> Any:
     padded = functional.pad(x, (1, 1, 1, 1))
-    return it.conv(padded), padded.sum()
+    return net.conv(padded), padded.sum()
 
 
-def written_between(it: Any, x: Any) -> Any:
+def written_between(net: Any, x: Any) -> Any:
     padded = functional.pad(x, (1, 1, 1, 1))
     x.mul_(2)
-    return it.conv(padded), x
+    return net.conv(padded), x
 
 
-def written_through_a_view(it: Any, x: Any) -> Any:
+def written_through_a_view(net: Any, x: Any) -> Any:
     padded = functional.pad(x, (1, 1, 1, 1))
     x[:, 2:].mul_(2)
-    return it.conv(padded), x
+    return net.conv(padded), x
 
 
 LEFT: dict[str, Callable[[Any, Any], Any]] = {
@@ -165,19 +168,19 @@ LEFT: dict[str, Callable[[Any, Any], Any]] = {
     "read by another": read_by_another,
     "written between": written_between,
     "written between, through a view": written_through_a_view,
-    "a weight": lambda it, x: functional.conv2d(x, functional.pad(it.conv.weight, (1, 0, 1, 0))),
-    "channels": lambda it, x: it.conv(functional.pad(x[:, :3], (0, 0, 0, 0, 0, 1))),
+    "a weight": lambda net, x: functional.conv2d(x, functional.pad(net.conv.weight, (1, 0, 1, 0))),
+    "channels": lambda net, x: net.conv(functional.pad(x[:, :3], (0, 0, 0, 0, 0, 1))),
 }
 
 
 @pytest.mark.parametrize("name", LEFT)
 def test_other_pads_stay(name: str, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch) -> None:
     network, x = Padded(LEFT[name]).eval(), random(*SHAPE)
-    seen, got = kinds(network, x.clone(), monkeypatch=monkeypatch)
+    seen, ours = kinds(network, x.clone(), monkeypatch=monkeypatch)
     assert "pad" in seen
     with torch.no_grad():
         eager = network(x.clone())
-    for y, expected in zip(*((ys if isinstance(ys, tuple) else (ys,)) for ys in (got, eager)), strict=True):
+    for y, expected in zip(*((ys if isinstance(ys, tuple) else (ys,)) for ys in (ours, eager)), strict=True):
         assert_near(y, expected)
 
 

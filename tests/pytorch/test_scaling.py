@@ -53,39 +53,39 @@ class Followed(nn.Module):
         return torch.relu(self.follow(self, self.conv(x)))
 
 
-def write_and_go_on(it: Followed, y: Any) -> Any:
-    y.mul_(it.factors)
-    y.add_(it.shifts)
+def write_and_go_on(net: Followed, y: Any) -> Any:
+    y.mul_(net.factors)
+    y.add_(net.shifts)
     y += 0.25
     return y
 
 
-def write_into_sum(it: Followed, y: Any) -> Any:
-    y *= it.factors
-    y += it.shifts
+def write_into_sum(net: Followed, y: Any) -> Any:
+    y *= net.factors
+    y += net.shifts
     return y
 
 
 FOLDED: dict[str, Callable[[Any, Any], Any]] = {
-    "frozen batch norm": lambda it, y: it.frozen(y),
-    "frozen batch norm, reshaped late": lambda it, y: it.late(y),
-    "layer scale": lambda it, y: y * it.factors,
-    "layer scale, the factor first": lambda it, y: torch.mul(it.factors, y),
-    "shift alone": lambda it, y: it.shifts + y,
-    "scale and shift": lambda it, y: torch.add(it.shifts, y.mul(it.factors)),
-    "without the batch's dimension": lambda it, y: y * it.factor.view(8, 1, 1) - it.shift.view(-1, 1, 1),
-    "one for all channels": lambda it, y: y * it.one + it.one.reshape(1, 1, 1, 1),
-    "numbers": lambda it, y: (3 - y / 2) * 0.5 + it.number,
-    "divided": lambda it, y: (it.shifts - y) / it.factors.exp(),
-    "addcmul": lambda it, y: torch.addcmul(it.shifts, y, it.factors),
-    "addcmul, the factor first": lambda it, y: torch.addcmul(it.shifts, it.factors, y),
-    "addcmul of constants": lambda it, y: torch.addcmul(y, it.shifts, it.factors, value=1),
-    "in place": lambda it, y: y.mul_(it.factors).add_(it.shifts),
+    "frozen batch norm": lambda net, y: net.frozen(y),
+    "frozen batch norm, reshaped late": lambda net, y: net.late(y),
+    "layer scale": lambda net, y: y * net.factors,
+    "layer scale, the factor first": lambda net, y: torch.mul(net.factors, y),
+    "shift alone": lambda net, y: net.shifts + y,
+    "scale and shift": lambda net, y: torch.add(net.shifts, y.mul(net.factors)),
+    "without the batch's dimension": lambda net, y: y * net.factor.view(8, 1, 1) - net.shift.view(-1, 1, 1),
+    "one for all channels": lambda net, y: y * net.one + net.one.reshape(1, 1, 1, 1),
+    "numbers": lambda net, y: (3 - y / 2) * 0.5 + net.number,
+    "divided": lambda net, y: (net.shifts - y) / net.factors.exp(),
+    "addcmul": lambda net, y: torch.addcmul(net.shifts, y, net.factors),
+    "addcmul, the factor first": lambda net, y: torch.addcmul(net.shifts, net.factors, y),
+    "addcmul of constants": lambda net, y: torch.addcmul(y, net.shifts, net.factors, value=1),
+    "in place": lambda net, y: y.mul_(net.factors).add_(net.shifts),
     "in place, and the value left": write_and_go_on,
     "augmented": write_into_sum,
-    "between batch norms": lambda it, y: it.norm(it.norm(y) * it.factors + 0.5),
-    "in steps that are computed": lambda it, y: y * (torch.sigmoid(it.factors) * it.one).sqrt().clamp(min=0.1),
-    "of a reduction": lambda it, y: y * (it.factors / it.factors.square().mean((0, 2, 3), keepdim=True).sqrt()),
+    "between batch norms": lambda net, y: net.norm(net.norm(y) * net.factors + 0.5),
+    "in steps that are computed": lambda net, y: y * (torch.sigmoid(net.factors) * net.one).sqrt().clamp(min=0.1),
+    "of a reduction": lambda net, y: y * (net.factors / net.factors.square().mean((0, 2, 3), keepdim=True).sqrt()),
 }
 
 
@@ -135,7 +135,7 @@ def test_a_graph_of_any_batch_folds_too(chooser: EverythingAdvised, monkeypatch:
 
 
 def test_a_number_that_changes_from_call_to_call_stays(chooser: EverythingAdvised, quick: Any) -> None:
-    network, x = Followed(lambda it, y: y), random(2, 4, 6, 5)
+    network, x = Followed(lambda net, y: y), random(2, 4, 6, 5)
 
     def scaled(x: Any, factor: float) -> Any:
         return network.conv(x) * factor
@@ -147,37 +147,37 @@ def test_a_number_that_changes_from_call_to_call_stays(chooser: EverythingAdvise
     assert chooser.graphs == 2, "with the first number, and with any"
 
 
-def twice(it: Followed, y: Any) -> Any:
-    scaled = y * it.factors
+def twice(net: Followed, y: Any) -> Any:
+    scaled = y * net.factors
     return scaled + y
 
 
-def read_before(it: Followed, y: Any) -> Any:
+def read_before(net: Followed, y: Any) -> Any:
     before = y.abs()
-    y.mul_(it.factors)
+    y.mul_(net.factors)
     return before + y
 
 
-def seen_through_a_view(it: Followed, y: Any) -> Any:
+def seen_through_a_view(net: Followed, y: Any) -> Any:
     flat = y.flatten(1)
-    scaled = y.mul_(it.factors)
+    scaled = y.mul_(net.factors)
     return scaled + flat.sum()
 
 
-def write_into_constant(it: Followed, y: Any) -> Any:
-    y = y * it.factors
-    it.factor.add_(1)
+def write_into_constant(net: Followed, y: Any) -> Any:
+    y = y * net.factors
+    net.factor.add_(1)
     return y
 
 
-def write_into_view(it: Followed, y: Any) -> Any:
-    it.factors[:, 2:4].mul_(2)
-    return y * it.factors
+def write_into_view(net: Followed, y: Any) -> Any:
+    net.factors[:, 2:4].mul_(2)
+    return y * net.factors
 
 
-def training_norm(it: Followed, y: Any) -> Any:
-    inner = nn.functional.batch_norm(y, it.shift, it.factor, training=True)
-    return inner + it.conv(y[:, :4]) * it.factors
+def training_norm(net: Followed, y: Any) -> Any:
+    inner = nn.functional.batch_norm(y, net.shift, net.factor, training=True)
+    return inner + net.conv(y[:, :4]) * net.factors
 
 
 LEFT: dict[str, Callable[[Any, Any], Any]] = {
@@ -187,17 +187,17 @@ LEFT: dict[str, Callable[[Any, Any], Any]] = {
     "a constant that is written": write_into_constant,
     "a constant that is written through a view": write_into_view,
     "statistics that are written": training_norm,
-    "a factor per column": lambda it, y: y * it.factor,
-    "a factor per pixel": lambda it, y: y + it.factor.view(1, 1, 8, 1),
-    "two of them added": lambda it, y: torch.add(y, it.shifts, alpha=2),
-    "a divisor": lambda it, y: it.factors / (1 + y.abs()),
-    "by itself": lambda it, y: y * y,
-    "of the input": lambda it, y: y * y.mean((0, 2, 3), keepdim=True),
-    "another precision": lambda it, y: y * it.factors.double(),
-    "more dimensions": lambda it, y: y * it.factor.view(1, 1, 8, 1, 1),
-    "rounded on the way": lambda it, y: y * it.factors.half().float(),
-    "addcmul with another value": lambda it, y: torch.addcmul(it.shifts, y, it.factors, value=2),
-    "divided and rounded": lambda it, y: torch.div(y, it.factors, rounding_mode="floor"),
+    "a factor per column": lambda net, y: y * net.factor,
+    "a factor per pixel": lambda net, y: y + net.factor.view(1, 1, 8, 1),
+    "two of them added": lambda net, y: torch.add(y, net.shifts, alpha=2),
+    "a divisor": lambda net, y: net.factors / (1 + y.abs()),
+    "by itself": lambda net, y: y * y,
+    "of the input": lambda net, y: y * y.mean((0, 2, 3), keepdim=True),
+    "another precision": lambda net, y: y * net.factors.double(),
+    "more dimensions": lambda net, y: y * net.factor.view(1, 1, 8, 1, 1),
+    "rounded on the way": lambda net, y: y * net.factors.half().float(),
+    "addcmul with another value": lambda net, y: torch.addcmul(net.shifts, y, net.factors, value=2),
+    "divided and rounded": lambda net, y: torch.div(y, net.factors, rounding_mode="floor"),
 }
 
 
@@ -223,7 +223,7 @@ def test_all_else_is_left_alone(name: str, chooser: EverythingAdvised, monkeypat
 
 
 def test_what_is_random_is_computed_by_each_call(chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch) -> None:
-    drop = Followed(lambda it, y: y * nn.functional.dropout(it.factors, 0.5, training=True))
+    drop = Followed(lambda net, y: y * nn.functional.dropout(net.factors, 0.5, training=True))
     seen, _ = kinds(drop, random(2, 4, 8, 8), monkeypatch=monkeypatch)
     assert {"dropout", "mul"} <= set(seen)
 
@@ -231,7 +231,7 @@ def test_what_is_random_is_computed_by_each_call(chooser: EverythingAdvised, mon
 def test_a_constant_that_others_read_stays_for_them(
     chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network, x = Followed(lambda it, y: torch.relu(y * (scale := it.factors.exp())) * scale), random(2, 4, 8, 8)
+    network, x = Followed(lambda net, y: torch.relu(y * (scale := net.factors.exp())) * scale), random(2, 4, 8, 8)
     seen, y = kinds(network, x, monkeypatch=monkeypatch)
     assert seen.count("exp") == seen.count("mul") == 1
     with torch.no_grad():
@@ -250,7 +250,7 @@ def test_folding_can_be_left_out(chooser: EverythingAdvised, monkeypatch: pytest
 def test_a_factor_that_float16_cannot_hold_in_a_weight_is_not_folded(
     factor: float, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = Followed(lambda it, y: (y * it.factors) * (1 / factor)).half()
+    network = Followed(lambda net, y: (y * net.factors) * (1 / factor)).half()
     with torch.no_grad():
         network.conv.weight.mul_(1 if factor < 1 else 0.05)
         network.factor.fill_(min(factor, 6e4))

@@ -60,9 +60,9 @@ def test_a_call_is_the_variants_alone(name: str, memory_format: Any, fake_gpu: F
         expected = network(x.clone())
         report = conv_advisor.torch.optimize(network, x.clone())
         fake_gpu.runner.launches.clear()
-        got = network(x.clone())
-    assert_near(got, expected)
-    assert got.stride() == expected.stride()
+        ours = network(x.clone())
+    assert_near(ours, expected)
+    assert ours.stride() == expected.stride()
     assert len(fake_gpu.runner.launches) == sum(layer.count for layer in report.layers) > 0
     assert by_operator == []
 

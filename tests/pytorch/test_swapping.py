@@ -60,9 +60,9 @@ def test_outputs_are_those_of_eager_pytorch(
     with torch.no_grad():
         expected = network(x.clone(memory_format=memory_format))
         report = conv_advisor.torch.optimize(network, x.clone(memory_format=memory_format))
-        got = network(x.clone(memory_format=memory_format))
-    assert_near(got, expected)
-    assert got.stride() == expected.stride()
+        ours = network(x.clone(memory_format=memory_format))
+    assert_near(ours, expected)
+    assert ours.stride() == expected.stride()
     assert len(called) == sum(layer.count for layer in report.layers) > 0
     assert all(("nhwc" in plan) is is_channels_last for plan in called)
     assert {layer.name for layer in report.layers} == set(swapped(network))
@@ -209,9 +209,9 @@ def test_new_weights_count_at_once(chooser: EverythingAdvised, called: list[str]
         for is_assigned in (False, True):
             network.load_state_dict(state, strict=False, assign=is_assigned)
             called.clear()
-            got = network(x)
+            ours = network(x)
             assert called
-            assert torch.equal(got, conv_advisor.torch.restore(copy.deepcopy(network))(x))
+            assert torch.equal(ours, conv_advisor.torch.restore(copy.deepcopy(network))(x))
 
 
 def test_copies_and_pickles_stay_swapped(chooser: EverythingAdvised, called: list[str]) -> None:

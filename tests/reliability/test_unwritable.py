@@ -26,6 +26,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from tests.app.serving import FAST, LAYER, SMALL, Client, is_problem, serving
 from tests.databases import new_database, new_postgresql
+from tests.disks import filled, small_disk
 from tests.processes import eventually
 from tests.reliability.scale import HASTE
 from tests.reliability.servers import Server, running
@@ -194,6 +195,25 @@ def test_what_was_computed_is_answered_though_it_cannot_be_stored_and_readers_wa
         said = in_json(server.http)
         assert (said["is_stored"], said["why_not_stored"]) == (True, "")
         assert server.http.post("/v1/jobs", json=SWEEP).status_code == 202
+
+
+def test_a_disk_that_fills_up_is_named_and_loses_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64 * 2**20) as disk, running(disk, haste=HASTE) as server:
+        assert in_json(server.http)["is_stored"]
+        job = server.http.post("/v1/jobs", json=SWEEP).json()["id"]
+        n_stored, full = _count(disk), f"the disk of {disk / 'conv-advisor.db'} is full"
+        with filled(disk):
+            # Pages that the log has already are written again until there is none left.
+            assert eventually(lambda: not in_json(server.http)["is_stored"])
+            assert full in in_json(server.http)["why_not_stored"]
+            refused = server.http.post("/v1/jobs", json=SWEEP)
+            is_problem(refused, 503, "store-error")
+            assert full in refused.json()["detail"]
+            assert read_all(server.http) == all_read()
+        assert eventually(server.is_ready)
+        assert _count(disk) >= n_stored
+        assert server.http.get(f"/v1/jobs/{job}").status_code == 200
+        assert in_json(server.http)["is_stored"]
 
 
 def test_tables_of_postgresql_that_somebody_has_locked_keep_no_reader_waiting(tmp_path: Path) -> None:

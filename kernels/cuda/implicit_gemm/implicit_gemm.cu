@@ -64,6 +64,9 @@ static_assert(BM * BK / VECTOR % THREADS == 0 && THREADS % (BK / VECTOR) == 0, "
 #include "gather.cuh"
 #endif
 #include "products.cuh"
+#if TENSOR
+#include "warp_sums.cuh"
+#endif
 #include "outputs.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)

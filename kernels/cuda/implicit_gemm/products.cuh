@@ -1,4 +1,5 @@
-// Of implicit_gemm.cu: the products of a stage, by FFMA or on tensor cores, and the sums of a block's threads in shared memory.
+// Of implicit_gemm.cu: the products of a stage, by FFMA or on tensor cores; by FFMA also the sums of a block's threads in
+// shared memory (on tensor cores: warp_sums.cuh).
 
 #if !TENSOR
 #define ROWS (BM / TM)
@@ -78,21 +79,6 @@ __device__ __forceinline__ void multiply(float (&sum)[SUMS], const Storage* weig
 #pragma unroll
             for (int j = 0; j < TILES_N; ++j)
                 multiply_fragments(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-        }
-    }
-}
-
-// sums (WARPS_K, BM, SUM_PITCH).
-__device__ __forceinline__ void store_sums(float* sums, const float (&sum)[SUMS]) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int m0 = warp / (WARPS_M * WARPS_N) * BM + warp % WARPS_M * (BM / WARPS_M) + lane / 4;
-    sums += m0 * SUM_PITCH + warp / WARPS_M % WARPS_N * (BN / WARPS_N) + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < TILES_M; ++i) {
-#pragma unroll
-        for (int j = 0; j < TILES_N; ++j) {
-            *(float2*)(sums + 16 * i * SUM_PITCH + 8 * j) = make_float2(sum[i][j][0], sum[i][j][1]);
-            *(float2*)(sums + (16 * i + 8) * SUM_PITCH + 8 * j) = make_float2(sum[i][j][2], sum[i][j][3]);
         }
     }
 }

@@ -137,21 +137,7 @@ __device__ __forceinline__ void fetch_weight(Storage* stage, const WeightCopy& c
 #else
 #include "rows.cuh"
 #endif
-
-// sums (WARPS_K, BM, SUM_PITCH).
-__device__ __forceinline__ void store_sums(float* sums, const Sums& sum) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int m0 = warp / (WARPS_M * WARPS_N) * BM + warp % WARPS_M * (BM / WARPS_M) + lane / 4;
-    sums += m0 * SUM_PITCH + warp / WARPS_M % WARPS_N * (BN / WARPS_N) + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < TILES_M; ++i) {
-#pragma unroll
-        for (int j = 0; j < TILES_N; ++j) {
-            *(float2*)(sums + 16 * i * SUM_PITCH + 8 * j) = make_float2(sum[i][j][0], sum[i][j][1]);
-            *(float2*)(sums + (16 * i + 8) * SUM_PITCH + 8 * j) = make_float2(sum[i][j][2], sum[i][j][3]);
-        }
-    }
-}
+#include "warp_sums.cuh"
 
 // The pixel of y in its plane; -1 beyond it.
 __device__ __forceinline__ int pixel_at(int tile, int n, const Sizes& z) {

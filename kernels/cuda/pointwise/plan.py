@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.fitted import fitted_on, tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest, expected_of, offered
@@ -99,11 +101,35 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 _COPIES: Final = (
     "a copy of single elements, for channels that are no multiple of 16 bytes: it waits for memory, not for these"
 )
+_ENDED: Final = (
+    "an activation where sums are half of a thread's registers: it needs more than are left; the spill is ahead of the "
+    "products or behind them, not among them"
+)
+_SPILLED_BYTES: Final = {
+    (128, Activation.RELU): 8,
+    (128, Activation.RELU6): 16,
+    (128, Activation.LEAKY_RELU): 8,
+    (128, Activation.SILU): 96,
+    (128, Activation.GELU): 168,
+    (128, Activation.GELU_TANH): 96,
+    (128, Activation.HARDSWISH): 8,
+    (128, Activation.SIGMOID): 8,
+    (256, Activation.GELU): 36,
+}
+"""By filters of a tile in half precision; the most of any loading, with and without bias and residual."""
 SOURCE: Final = Source(
     "pointwise",
     definitions,
     architecture="sm_90a",
-    spills=(BorneSpill("pointwise", "sm_90a", 28, _COPIES, defines=(("BN", 256), ("LOADING", 3))),),
+    spills=(
+        BorneSpill("pointwise", "sm_90a", 28, _COPIES, defines=(("BN", 256), ("LOADING", 3))),
+        *(
+            BorneSpill("pointwise", "sm_90a", most_bytes, _ENDED, storage, (("BN", bn), *ending.items()))
+            for (bn, activation), most_bytes in _SPILLED_BYTES.items()
+            for ending in (defines_of(Epilogue(activation=activation)),)
+            for storage in ("FLOAT16", "BFLOAT16")
+        ),
+    ),
 )
 
 

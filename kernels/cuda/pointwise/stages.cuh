@@ -170,6 +170,9 @@ __device__ __forceinline__ void fetch_unaligned(Storage* target, const Storage* 
                                                 unsigned first, unsigned pixels, int K, unsigned plane) {
     constexpr int step = THREADS / BP;
     static_assert(THREADS % BP == 0, "whole rows");
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+r"(plane));  // else what comes of it is kept in registers, which a tile of 128 filters has not
+#endif
     const unsigned pixel = first + threadIdx.x % BP, image = pixel / plane;
     if (pixel >= pixels) return;
     const Segment segment = segment_at(image, first, pixels, plane);

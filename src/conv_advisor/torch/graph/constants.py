@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -27,6 +28,7 @@ _COMPUTED: Final = frozenset(
 )
 """Kinds of operators whose values may be constants: nothing random, and nothing that does more than return."""
 _READERS: Final = _COMPUTED | {"addcmul", "conv2d"}
+_NO_NEIGHBOURS: Final[Mapping[Node, Sequence[Node]]] = MappingProxyType({})
 _CASTS: Final = frozenset(("bfloat16", "float", "half"))
 
 
@@ -106,10 +108,12 @@ class Constants:
     sources : mapping of Node to int
         The inputs that are parameters or buffers whose changes are counted, and their places among all inputs. An input
         that the graph itself may write into is no constant even so.
+    neighbours : mapping of Node to sequence of Node
+        The other inputs in the same memory as an input: what writes into one of them writes into this one.
     """
 
-    def __init__(self, sources: Mapping[Node, int]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Mapping[Node, int], neighbours: Mapping[Node, Sequence[Node]] = _NO_NEIGHBOURS) -> None:
+        self._sources, self._neighbours = sources, neighbours
         self._left_alone: dict[Node, bool] = {}
         self._known: dict[tuple[Node, Any, Any], Constant | None] = {}
 
@@ -159,9 +163,10 @@ class Constants:
         return constant
 
     def _is_left_alone(self, node: Node) -> bool:
-        """Whether nothing in the graph may write into a node's memory, this way or through a view of it."""
+        """Whether nothing in the graph may write into a node's memory, this way or through a view or another input."""
         if node not in self._left_alone:
-            self._left_alone[node] = all(self._is_read(node, user) for user in node.users)
+            here = (node, *self._neighbours.get(node, ()))
+            self._left_alone[node] = all(self._is_read(name, user) for name in here for user in name.users)
         return self._left_alone[node]
 
     def _is_read(self, node: Node, user: Node) -> bool:

@@ -36,7 +36,8 @@ class Weights:
     def __init__(self, gm: GraphModule, inputs: Sequence[Any]) -> None:
         self._gm, self._inputs = gm, inputs
         can_add = hasattr(gm, "_param_name_to_source")  # by it PyTorch knows buffers that a backend adds
-        self._constants = Constants(_sources(gm, inputs) if can_add else {})
+        sources = _sources(gm, inputs) if can_add else {}
+        self._constants = Constants(sources, _neighbours(gm, inputs) if sources else {})
         self._made: dict[Node, dict[str, tuple[Any, Constant]]] = {}
         self._values: dict[Any, Any] = {}  # fakes, which take long to make: one for all buffers that are alike
 
@@ -139,6 +140,21 @@ def _sources(gm: GraphModule, inputs: Sequence[Any]) -> Mapping[Node, int]:
         if "_dynamo_static_input_type" in (node.meta.get("tensor_dict") or {})
         and isinstance(value, torch.Tensor)
         and not value.is_inference()
+    }
+
+
+def _neighbours(gm: GraphModule, inputs: Sequence[Any]) -> dict[Node, list[Node]]:
+    """The other inputs of the graph that lie in the same memory, of each that has some."""
+    by_memory: dict[int, list[Node]] = {}
+    placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
+    for node, value in zip(placeholders, inputs, strict=False):
+        if isinstance(value, torch.Tensor) and torch._C._has_storage(value):
+            by_memory.setdefault(value.untyped_storage()._cdata, []).append(node)
+    return {
+        node: [other for other in together if other is not node]
+        for together in by_memory.values()
+        if len(together) > 1
+        for node in together
     }
 
 
