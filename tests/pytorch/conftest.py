@@ -90,7 +90,7 @@ def chooser(monkeypatch: pytest.MonkeyPatch) -> Iterator[EverythingAdvised]:
 
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGpu]:
-    """A GPU whose kernels are NumPy, for one test; where there is a real one, PyTorch would ask that for its properties."""
+    """A GPU whose kernels are NumPy, for one test; PyTorch would ask a real one for its properties."""
     import torch
 
     from tests.pytorch.stand_in import opened
