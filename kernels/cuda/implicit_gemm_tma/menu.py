@@ -160,7 +160,7 @@ COSTS: Final[Mapping[DType, Costs]] = {
 HALVES_COSTS: Final = Costs(
     loaded_bytes=432.0, pixel=0.638, stage=1050.0, box=1000.0, turn=0.0, start=4500.0, meeting=307.0, push=811.0
 )
-"""Costs of float32 tiles of halves, where a stage takes more than its products, and its bytes cost nothing."""
+"""Costs of float32 tiles of halves, where a stage takes much more than its products, and its bytes hardly count."""
 
 
 SMALL_COSTS: Final = SmallCosts(
