@@ -133,8 +133,7 @@ TILES_BY_TURNS: Final = tuple(
 TILES_OF_PARTS: Final = (Tile(128, 128, stages=4, products=3), Tile(128, 64, stages=6, products=3))
 """Tiles for float32, for which a thread has registers for two sets of sums."""
 TILES_OF_HALVES: Final = tuple(
-    Tile(*sizes, products=3, of_halves=True)
-    for sizes in ((256, 128, 3), (128, 192, 4), (128, 128, 5), (256, 64, 4))
+    Tile(*sizes, products=3, of_halves=True) for sizes in ((256, 128, 3), (128, 192, 4), (128, 128, 5), (256, 64, 4))
 )
 """Tiles for float32 by float16 parts: with a second set of sums for 64 pixels by at most 128 filters.
 
