@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import platform
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.rounding import in_scaled_halves, nearest
-from conv_advisor.data.problem import DType
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.builds import kept_build
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import TILES_OF_HALVES, Tile, tiles_for
+from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.source import path_of
+from tests.kernels.accelerator import GPU
 
 Array = np.ndarray
+TABLE = json.loads((Path(__file__).parent / "data" / "implicit_gemm_tma_halves_us.json").read_text())
+"""Times of promising cuts on an H200, by form (of halves, of tf32 parts, split), size and blocks of a cluster."""
 SHIM = Path(__file__).with_name("halves_shim.h")
 HEADER = path_of(plan.SOURCE.name).with_name("three_products_of_halves.cuh")
 STAGES = 5
@@ -177,3 +184,23 @@ def test_stages_scales_and_boxes_fit_and_every_build_is_selectable() -> None:
         assert tile.shared_bytes <= 227 * 1024 - 512, "barriers need some too"
         assert tile.ring_bytes == tile.stages * (tile.bp + tile.bf) * 128
     assert Tile(128, 128, 4, products=3).ring_bytes == 4 * 384 * 128
+
+
+def name_of(cut: Cut[plan.AnyTile]) -> str:
+    form = "s" if isinstance(cut.tile, SplitTile) else "h" if isinstance(cut.tile, Tile) and cut.tile.of_halves else "t"
+    return f"{form}{cut.tile.bp}x{cut.tile.bf}/{cut.cluster}"
+
+
+def test_of_all_forms_the_rule_takes_a_cut_about_as_fast_as_the_fastest() -> None:
+    """Of all that were timed, those that are built no more too."""
+    slowdowns, ratios = [], []
+    for layer, us in TABLE["float32"].items():
+        problem = ConvProblem.parse(layer, dtype=DType.FLOAT32, layout=Layout.NHWC)
+        expected = {name_of(cut): time for cut, time in plan.expected(problem, GPU).items() if name_of(cut) in us}
+        chosen = min(expected, key=expected.__getitem__)
+        slowdowns.append(us[chosen] / min(us.values()))
+        ratios.append(expected[chosen] / us[chosen])
+    assert len(slowdowns) == 57
+    assert geometric_mean(slowdowns) < 1.01
+    assert max(slowdowns) < 1.08
+    assert geometric_mean(ratios) == pytest.approx(1, abs=0.03)

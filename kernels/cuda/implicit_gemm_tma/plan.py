@@ -106,7 +106,7 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     shared = (tile.bp * x_bytes + tile.bf * row_bytes) / costs.loaded_bytes
     of_pixel, of_filter = row_cycles(problems, costs.pixel)
     walked = tile.bp * of_pixel + np.minimum(tile.bf, problems.k) * of_filter
-    in_turn = side_by_side(multiplied, shared, walked, _local_cycles(tile, row_bytes)) + costs.stage
+    in_turn = side_by_side(multiplied, shared, walked) + costs.stage
     summed = ceil_div(stages_of(problems), cluster) * in_turn
     stored = tile.boxes(problems.dtype, BOX) / cluster / np.where(tile.by_turns, 1, GROUPS) * costs.box
     turns = turns_of(tile, cluster, problems, device)
@@ -117,16 +117,6 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     of_tiles = np.where(np.greater(cluster, 1), together, alone)
     memory = memory_cycles(problems, device.processors or 1)
     return np.hypot(of_tiles, memory) / CYCLES_OF_US
-
-
-def _local_cycles(tile: Tile, row_bytes: Any) -> Any:
-    """Cycles of shared memory in a stage of halves: with less to multiply it is what limits most tiles.
-
-    x is written and read once, weight written twice and read once, and the halves of its rows by three products for
-    every 64 pixels. Of other tiles, whose fitted costs have it, 0.
-    """
-    moved = row_bytes * (2 * tile.bp + 3 * tile.bf) + row_bytes / 2 * tile.bf * tile.products * tile.bp / 64
-    return np.where(tile.of_halves, moved / menu.LOCAL_BYTES, 0.0)
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
