@@ -17,8 +17,8 @@ def forms_of(problem: ConvProblem, device: Device) -> tuple[Form, ...]:
         return (float32.WGMMA if device.capability == "9.0" else float32.MMA,)
     if is_narrow(problem):
         return (narrow.FORM,)
-    if problem.layout is Layout.NHWC and device.capability == taps.CAPABILITY:
-        return halves.FORM, taps.FORM
+    if problem.c == 1 and problem.layout is Layout.NHWC and device.capability == taps.CAPABILITY:
+        return halves.FORM, taps.FORM  # the first pads one channel to four; with more the second gains little
     return (halves.FORM,)
 
 
