@@ -110,7 +110,7 @@ def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
 @pytest.mark.parametrize("name", ["same_3x3", "planes_share_a_tile"])
 def test_equal_inputs_give_equal_bits(runner: Any, name: str, cluster: int, epilogue: Epilogue) -> None:
     problem = ConvProblem(**{**SHAPES, **PLANES}[name], dtype=DType.FLOAT16, epilogue=epilogue)
-    tile = TILES[3] if cluster == 1 else SHARED_TILES[1]
+    tile = TILES[2] if cluster == 1 else SHARED_TILES[1]
     cluster = min(cluster, 4) if name.startswith("planes") else cluster
     operands = runner.make_operands(problem, 0)
     launch = prepare_cut(runner, problem, Cut(tile, cluster))

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not 
 ENDS: Final = Epilogue(bias=True, residual=True, activation=Activation.RELU)
 PLANES: Final = ("9x8-3-1-150-72", "16-2-1-70-24", "8-5-1-8-200")
 """Planes that end within a box, at its end, and several in a tile; one and many stages."""
-DENSE: Final = ("7-5-1-135-70", "6-3-1-300-40", "8x10-1-1-129-9")
-"""Units of one pixel, four, and eight with channels that are padded."""
+DENSE: Final = ("7-5-1-135-70", "13-2-1-70-24", "6-3-1-300-40", "8x10-1-1-129-9")
+"""Units of one pixel, in lines of several images and of one, four, and eight with channels that are padded."""
 WINDOWS: Final = ("7-3-3-70-72", "13x9-2-3x5-40-20-stride2x1-pad1x2", "8-2-3-65-33-pad2-dilation2")
 """Images that end within a tile; taps of one stage and of two."""
 LAYERS: Final = (*PLANES, *DENSE, *WINDOWS)

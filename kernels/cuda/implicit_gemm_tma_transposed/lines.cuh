@@ -3,10 +3,13 @@
 //   chunk        16 filters by LINE pixels, which lie in shared memory as lines of pixels; the residual comes there first
 //   swizzle      16 bytes c of line l lie at c ^ l % 8, of lines of 64 bytes at c ^ l % 8 / 2: eight lines meet all banks
 //   UNIT         pixels that are copied at a time: 8 or 4 where planes are whole units, so that none lies in two images or is not
-//                aligned. 1: planes of any size; two neighbours are stored together where they are aligned
+//                aligned. 1: planes of any size, pixel by pixel, neighbours by neighbours of a warp. A line within one image is stored as
+//                pieces of whole sectors of L2 and one piece of its both ends: few sectors are written in parts, which is slow
 
 #define LINE_BYTES (LINE * 2)
 #define CHUNK_BYTES (16 * LINE_BYTES)
+#define SECTOR_BYTES 32
+#define ROWS_AHEAD 8  // that a warp has read before it stores them, pixel by pixel; as many as swizzles differ
 #define BUFFERS (1 + RESIDUAL)
 #define UNITS (UNIT > 1 ? LINE / UNIT : LINE / 2)  // of a line, a thread each
 #define STEP (32 / UNITS)                          // lines that a warp copies at a time
@@ -126,8 +129,8 @@ class Lines {
     }
 
     __device__ __forceinline__ void store(Storage* y) const {
-        const unsigned unit = threadIdx.x % 32 % UNITS, first = threadIdx.x % 32 / UNITS;
 #if UNIT > 1
+        const unsigned unit = threadIdx.x % 32 % UNITS, first = threadIdx.x % 32 / UNITS;
         const Place place = place_of(pixel_ + unit * UNIT, sizes_);
         Storage* const to = y + place.at + (size_t)filter_ * sizes_.plane;
 #pragma unroll
@@ -149,38 +152,66 @@ class Lines {
 #endif
         }
 #else
-        // Aligned pairs of a line begin at its first pixel, or at its second one: then the first thread has both ends instead.
-        const unsigned before = unit ? unit * 2 - 1 : LINE - 1;
-        const Place places[] = {place_of(pixel_ + before, sizes_), place_of(pixel_ + unit * 2, sizes_),
-                                place_of(pixel_ + unit * 2 + 1, sizes_)};
-        unsigned short* const begin = (unsigned short*)y;
-        const size_t start = place_of(pixel_, sizes_).at;
-#pragma unroll 2
-        for (unsigned row = first; row < 16; row += STEP) {
-            if (filter_ + row >= (unsigned)sizes_.K) continue;
-            const size_t of_filter = (size_t)(filter_ + row) * sizes_.plane;
-            const bool is_odd = (unsigned long long)(begin + start + of_filter) & 2;
-            const Place low = is_odd ? places[0] : places[1], high = is_odd ? places[1] : places[2];
-            const unsigned of_low = is_odd ? before : unit * 2, of_high = unit * 2 + !is_odd;
-            unsigned short pixels[2];
-            asm volatile("ld.shared.u16 %0, [%1];" : "=h"(pixels[0]) : "r"(place_ + within(row, of_low * 2)) : "memory");
-            asm volatile("ld.shared.u16 %0, [%1];" : "=h"(pixels[1]) : "r"(place_ + within(row, of_high * 2)) : "memory");
-            unsigned short* const to = begin + low.at + of_filter;
-            if (low.exists && high.exists && high.at == low.at + 1 && !((unsigned long long)to & 2)) {
-                *(unsigned*)to = pixels[0] | (unsigned)pixels[1] << 16;
-            } else {
-                if (low.exists) *to = pixels[0];
-                if (high.exists) begin[high.at + of_filter] = pixels[1];
+        const unsigned lane = threadIdx.x % 32;
+        const Place begin = place_of(pixel_, sizes_), end = place_of(pixel_ + LINE - 1, sizes_);
+        unsigned char* const to = (unsigned char*)y + (size_t)filter_ * sizes_.plane * 2;
+        if (end.exists && end.at == begin.at + LINE - 1) {
+            const unsigned behind = (unsigned)(unsigned long long)(to + begin.at * 2);
+            store_pixels(to + begin.at * 2, [&](unsigned row, int part, unsigned& byte) {
+                byte = (lane * 2 - (behind + row * sizes_.plane * 2) % SECTOR_BYTES) % LINE_BYTES ^ part * 64;
+                return (long long)byte;
+            });
+        } else {
+            long long places[LINE / 32];
+#pragma unroll
+            for (int part = 0; part < LINE / 32; ++part) {
+                const Place place = place_of(pixel_ + part * 32 + lane, sizes_);
+                places[part] = place.exists ? (long long)place.at * 2 : -1;
             }
+            store_pixels(to, [&](unsigned, int part, unsigned& byte) {
+                byte = part * 64 + lane * 2;
+                return places[part];
+            });
         }
 #endif
         __syncwarp();
     }
 
    private:
+#if UNIT == 1
+    // The lines pixel by pixel. `place_in` says which byte of a part of a line a thread has, and where it goes, or -1.
+    template <class PlaceIn>
+    __device__ __forceinline__ void store_pixels(unsigned char* line, const PlaceIn& place_in) const {
+        const unsigned rows = min(16u, sizes_.K - filter_);
+#pragma unroll 1
+        for (unsigned begin = 0; begin < 16; begin += ROWS_AHEAD) {
+            unsigned short pixels[ROWS_AHEAD][LINE / 32];
+            unsigned byte;
+#pragma unroll
+            for (int i = 0; i < ROWS_AHEAD; ++i) {
+#pragma unroll
+                for (int part = 0; part < LINE / 32; ++part) {
+                    place_in(begin + i, part, byte);
+                    asm volatile("ld.shared.u16 %0, [%1];"
+                                 : "=h"(pixels[i][part])
+                                 : "r"(place_ + begin * LINE_BYTES + within(i, byte))
+                                 : "memory");
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < ROWS_AHEAD; ++i, line += sizes_.plane * 2ull) {
+#pragma unroll
+                for (int part = 0; part < LINE / 32; ++part) {
+                    const long long at = place_in(begin + i, part, byte);
+                    if (at >= 0 && begin + i < rows) *(unsigned short*)(line + at) = pixels[i][part];
+                }
+            }
+        }
+    }
+#endif
     // Where a byte of a line lies in a chunk.
     __device__ __forceinline__ static unsigned within(unsigned row, unsigned byte) {
-        return row * LINE_BYTES + (byte / 16 ^ row % 8 / (128 / LINE_BYTES)) * 16 + byte % 16;
+        return row * LINE_BYTES + (byte ^ row % 8 / (128 / LINE_BYTES) * 16);
     }
 
     unsigned place_, filter_, pixel_;
