@@ -155,5 +155,5 @@ COSTS: Final = Costs(
     packed_bytes=10.8,
     packing=2630.0,
 )
-"""Fitted to all cuts of 28 layers on an H200 (28 November 2026), before single pixels were stored as they are now. Those
-of the packing, the same for all cuts of a layer, are an estimate for the kernel that has replaced the measured one."""
+"""Fitted to all cuts of 28 layers on an H200 (28 November 2026), before single pixels were stored as now. Those of the
+packing, the same for all cuts of a layer, are an estimate for the kernel that has replaced the measured one."""
