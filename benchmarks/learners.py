@@ -48,8 +48,8 @@ KINDS: Final = ((DType.TF32, Layout.NCHW), (DType.FLOAT16, Layout.NHWC))
 LEAVES: Final = (30, 100, 300, 600, 1000, 3000)
 """How many leaves a tree of one dtype and layout may grow."""
 
-ALL_TREES: Final = 12
-"""How many times the leaves of one dtype and layout a whole tree has: eight of them, and half as much for groups."""
+ALL_TREES: Final = 9
+"""Times the leaves of one dtype and layout that a whole tree has: half precisions share theirs, groups have half."""
 
 ASKED: Final = ("log2_h", "log2_n", "log2_r", "log2_k", "log2_c")
 """Input size, batch, filter, filters and depth; each precision has a tree of its own."""

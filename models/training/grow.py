@@ -63,9 +63,24 @@ def grow_all(
 ) -> tuple[dict[Group, Arrays], Orders]:
     """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
 
-    Grouped layers are few, and other variants win on them, by far: a tree of all layers takes no heed of them. They
-    have a teacher and trees of their own, unless they are too few for that.
+    Both half precisions have one: on a layer that was measured in both, kernels take as long in either. Grouped layers
+    are few, and other variants win on them, by far: a tree of all layers takes no heed of them. They have a teacher and
+    trees of their own, unless they are too few for that.
     """
+    costs = replace(costs, problems=tuple(_as_planned(problem) for problem in costs.problems))
+    trees, orders = _grow_apart(costs, device, [_as_planned(problem) for problem in asked], seed, options, thread_map)
+    return trees, {problem: orders[_as_planned(problem)] for problem in asked}
+
+
+def _as_planned(problem: ConvProblem) -> ConvProblem:
+    """The same problem, a bfloat16 one in float16."""
+    return replace(problem, dtype=PLANNED_AS[problem.dtype])
+
+
+def _grow_apart(
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, thread_map: Each
+) -> tuple[dict[Group, Arrays], Orders]:
+    """The trees of layers with groups, and of those without."""
     is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
     parts = [costs.take(np.flatnonzero(mask)) for mask in (~is_grouped, is_grouped)]
     if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
@@ -102,7 +117,7 @@ def _grow_part(
     shapes, n_equal = np.unique(sampled, axis=0, return_counts=True)
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
     teacher = Teacher(costs, seen, log_roofline, seed, options, thread_map)
-    expected = _expected(shapes, list(kinds), device, thread_map)
+    expected = dict(zip(kinds, thread_map(lambda kind: forecast(shapes, kind[0], kind[1], device), kinds), strict=True))
 
     def grow(kind: Kind) -> _Grown:
         rows, quantities = kinds[kind], Quantities(shapes, *code_of(*kind))
@@ -123,19 +138,6 @@ def _grow_part(
     trees = dict(zip(kinds, thread_map(finish, kinds, all_grown, counts), strict=True))
     believed = teacher.label(_seen(feature_matrix(asked), hint_matrix(asked, rooflines, device)))
     return trees, dict(zip(asked, orders_of(believed, costs.variants), strict=True))
-
-
-def _expected(
-    shapes: np.ndarray, kinds: Sequence[Kind], device: Device, thread_map: Each
-) -> dict[Kind, dict[str, np.ndarray]]:
-    """What plans expect of the same sizes in each dtype and layout; dtypes that are planned alike are asked once."""
-    plans = sorted({(PLANNED_AS[dtype], layout) for dtype, layout in kinds})
-
-    def ask(plan: Kind) -> dict[str, np.ndarray]:
-        return forecast(shapes, *plan, device)
-
-    forecasts = dict(zip(plans, thread_map(ask, plans), strict=True))
-    return {(dtype, layout): forecasts[PLANNED_AS[dtype], layout] for dtype, layout in kinds}
 
 
 def _root_mean_square(errors: np.ndarray, of_all: np.ndarray) -> float:

@@ -46,6 +46,9 @@ _BOOSTING: Final[Mapping[str, Any]] = MappingProxyType(
 _RANDOMISED_SHARE: Final = 2 / 3
 """Weight of what randomised trees say of a cost, against what follows from boosted times."""
 
+_LOOKED_AT: Final = 0.4
+"""Share of the quantities that a split of a randomised tree looks at: half of the work, and trees that differ more."""
+
 _BLOCK: Final = 2**13
 """Rows walked at a time, down one tree after the other: with their features they stay in a core's cache."""
 
@@ -127,7 +130,7 @@ class Teacher:
     The cost of contenders is predicted by boosted and by randomised trees: where one is far off the other seldom is.
     Boosted trees learn the time of each contender, and its cost follows from the times of all; randomised trees learn
     the cost itself, and all else is the mean of their leaves. A contender that these see far behind counts as that far
-    behind. The best time has randomised trees of its own.
+    behind. The best time is the mean of what randomised trees of its own say and of the least boosted time.
 
     Parameters
     ----------
@@ -184,6 +187,8 @@ class Teacher:
             by_time = np.where(is_near | ~is_likely, _cost_by_time(times), cost)
             cost *= _RANDOMISED_SHARE
             cost += (1 - _RANDOMISED_SHARE) * by_time
+            least = times.min(axis=1, keepdims=True)
+            log_best = np.where(np.isfinite(least), (log_best + least) / 2, log_best)
         best = log_best[:, 0].astype(np.float64)
         return Lesson(self.measured.contenders, cost, log_slowdown, support, workspace, best)
 
@@ -273,7 +278,7 @@ class _Randomised:
         self._trees: list[tuple[Any, np.ndarray]] = []  # nodes, and the row of the values for each of them
 
         def grow(place: int) -> tuple[Any, np.ndarray]:
-            tree = ExtraTreeRegressor(random_state=seed + place).fit(x, deciding).tree_
+            tree = ExtraTreeRegressor(max_features=_LOOKED_AT, random_state=seed + place).fit(x, deciding).tree_
             return tree, tree.apply(x)
 
         for tree, leaf_of in thread_map(grow, range(count)):

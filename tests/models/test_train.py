@@ -136,6 +136,21 @@ def test_dtypes_never_measured_are_advised_like_their_neighbours(trained: TreeMo
     assert walk(trained, features(float16)) == walk(trained, features(bfloat16))
 
 
+def test_both_half_precisions_have_one_tree_where_both_were_measured(table: pa.Table, quick: Options) -> None:
+    costs = from_table(table, synthetic.DEVICE.id)
+    halves = (DType.FLOAT16, DType.BFLOAT16)
+    problems = tuple(replace(problem, dtype=halves[row % 2]) for row, problem in enumerate(costs.problems))
+    asked = problems[:2]
+    with threadpool_limits(1):
+        model, orders = fit_beside(
+            replace(costs, problems=problems), synthetic.DEVICE, asked, options=quick, created=CREATED
+        )
+    assert set(orders) == set(asked)
+    for problem in problems:
+        one, other = (features(replace(problem, dtype=dtype)) for dtype in halves)
+        assert walk(model, one) == walk(model, other)
+
+
 def test_advice_on_what_was_measured_is_near_the_oracle(table: pa.Table, trained: TreeModel) -> None:
     costs = from_table(table, synthetic.DEVICE.id)
     score = Score.of(judge(costs, Advisor(trained, variants=synthetic.CATALOGUE).predict_order))
