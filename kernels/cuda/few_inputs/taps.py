@@ -12,7 +12,7 @@ from conv_advisor.kernels.cuda.few_inputs import halves
 from conv_advisor.kernels.cuda.few_inputs.form import Form
 from conv_advisor.kernels.cuda.few_inputs.menu import TAPS_TILES, Cut, Tile, cuts_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.source import Defines, Source
+from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 
 CAPABILITY: Final = "9.0"
 MOST_CHANNELS: Final = 2
@@ -158,8 +158,15 @@ def _definitions(dtype: DType) -> tuple[Defines, ...]:
     return tuple(_defines(tile, channels) for tile in TAPS_TILES for channels in range(1, MOST_CHANNELS + 1))
 
 
+_FULL: Final = BorneSpill(
+    "few_inputs_taps",
+    "sm_90a",
+    most_bytes=20,
+    reason="two registers, with an epilogue five: the sums and two steps' windows of two blocks' threads leave no more",
+    defines=(("MT", 4), ("NT", 4)),
+)
 FORM: Final = Form(
-    Source("few_inputs_taps", _definitions, "sm_90a"),
+    Source("few_inputs_taps", _definitions, "sm_90a", spills=(_FULL,)),
     "few_inputs_taps",
     cuts_of(TAPS_TILES),
     defines=lambda cut, problem: _defines(cut.tile, problem.c),
