@@ -55,11 +55,11 @@ NARROW_LAYERS = (
 
 
 TAPS_LAYERS = (
-    "227x227-2-11x11-96-3-stride4x4-pad0x0-dilation1x1-groups1",
+    "227x227-2-11x11-96-1-stride4x4-pad0x0-dilation1x1-groups1",
     "61x53-3-9x9-32-1-stride2x2-pad4x4-dilation1x1-groups1",
-    "47x43-2-11x11-64-1-stride4x4-pad5x2-dilation1x1-groups1",
-    "45x51-2-7x7-136-2-stride3x1-pad3x3-dilation1x1-groups1",
-    "33x39-2-5x5-16-2-stride4x4-pad2x2-dilation1x1-groups1",
+    "47x43-2-11x11-64-2-stride4x4-pad5x2-dilation1x1-groups1",
+    "45x51-2-9x7-136-1-stride3x1-pad3x3-dilation1x1-groups1",
+    "33x39-2-8x11-16-2-stride1x1-pad2x2-dilation1x1-groups1",
 )
 """For Hopper's form, that has as many copies of x as its windows' distance asks for; rows of odd lengths."""
 

@@ -25,22 +25,18 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not 
 DEVICE: Final = replace(host_cuda.DEVICE, capability="9.0")
 ENDS: Final = Epilogue(bias=True, residual=True, activation=Activation.RELU)
 LAYERS: Final = (
-    "20x36-2-7x7-64-3-stride2x2-pad3x3-dilation1x1-groups1",
-    "17x19-3-3x3-72-3-stride1x1-pad1x1-dilation1x1-groups1",
-    "19x40-2-3x3-16-3-stride2x2-pad1x1-dilation1x1-groups1",
-    "18x33-2-3x3-24-3-stride2x2-pad0x0-dilation1x1-groups1",
-    "47x45-1-11x11-96-3-stride4x4-pad2x2-dilation1x1-groups1",
-    "13x20-2-5x5-32-1-stride1x1-pad2x2-dilation1x1-groups1",
-    "9x23-2-4x2-8-2-stride1x3-pad2x1-dilation1x1-groups1",
-    "11x28-2-3x9-40-4-stride3x2-pad1x5-dilation1x1-groups1",
-    "5x6-3-1x1-96-4-stride1x1-pad0x0-dilation1x1-groups1",
-    "2x3-2-3x5-8-3-stride1x1-pad3x7-dilation1x1-groups1",
     "47x43-1-11x11-64-1-stride4x4-pad0x0-dilation1x1-groups1",
-    "31x37-2-9x9-32-2-stride2x2-pad4x4-dilation1x1-groups1",
-    "23x21-1-7x7-136-1-stride2x2-pad3x3-dilation1x1-groups1",
-    "21x25-1-5x5-16-2-stride4x4-pad2x2-dilation1x1-groups1",
+    "47x45-1-11x11-96-2-stride4x4-pad2x2-dilation1x1-groups1",
+    "31x37-2-9x9-32-1-stride2x2-pad4x4-dilation1x1-groups1",
+    "23x21-1-9x7-136-1-stride2x2-pad3x3-dilation1x1-groups1",
+    "13x20-2-9x9-16-1-stride1x1-pad4x4-dilation1x1-groups1",
+    "19x23-2-7x11-8-1-stride1x3-pad3x5-dilation1x1-groups1",
+    "21x28-2-8x11-40-2-stride3x2-pad1x5-dilation1x1-groups1",
+    "17x19-3-11x7-72-1-stride1x1-pad5x3-dilation1x1-groups1",
+    "15x18-1-11x11-24-2-stride1x1-pad5x5-dilation1x1-groups1",
+    "3x9-2-10x11-16-1-stride2x4-pad9x7-dilation1x1-groups1",
 )
-"""One to eight copies of the slots, rows of any length and alignment, every count of steps, padding wider than x."""
+"""Two to eight copies of the slots, rows of any length and alignment, every count of steps, padding wider than x."""
 CUTS_OF_LAYER: Final = 3
 
 
@@ -95,19 +91,17 @@ def test_a_cut_is_right(errors: list[Future[float]], place: int) -> None:
     assert errors[place].result() <= tolerance(CASES[place][1])
 
 
-@pytest.mark.parametrize("s", [3, 5])
-@pytest.mark.parametrize("c", [1, 2, 3, 4])
+@pytest.mark.parametrize(("s", "c"), [(7, 1), (10, 1), (11, 1), (11, 2)])
 def test_what_is_infinite_spoils_the_windows_that_it_lies_in_alone(pool: ProcessPoolExecutor, s: int, c: int) -> None:
-    problem = ConvProblem(1, c, 4, 40, 16, 3, s, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    problem = ConvProblem(1, c, 11, 40, 16, 10, s, dtype=DType.FLOAT16, layout=Layout.NHWC)
     spoilt = pool.submit(spoilt_pixels, cuts_of(problem)[0], problem, 20).result()
     assert spoilt == list(range(20 - s + 1, 21))
 
 
-@pytest.mark.parametrize(
-    ("c", "stride"), [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (3, 4), (4, 2)]
-)
+@pytest.mark.parametrize(("c", "stride"), [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)])
 def test_eight_neighbouring_windows_begin_in_different_banks(c: int, stride: int) -> None:
-    problem = ConvProblem(1, c, 99, 99, 16, 5, 5, stride, stride, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    problem = ConvProblem(1, c, 99, 99, 16, 11, 11, stride, stride, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    assert cuts_of(problem)
     for cut in cuts_of(problem):
         places = [taps.bytes_of_window(q, cut, problem) for q in range(8)]
         assert all(place % 16 == 0 for place in places)

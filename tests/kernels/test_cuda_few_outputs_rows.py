@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
+from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 
@@ -16,6 +19,10 @@ from conv_advisor.kernels.cuda.parts.multiprocessor import shared_memory_of
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 SMALL = Device(id="small", name="Small", kind="cuda", capability="8.6", processors=20)
 """With the least shared memory of all that the kernel is for."""
+
+
+TIMES = json.loads((Path(__file__).parent / "data" / "few_outputs_rows_us.json").read_text())
+"""In µs on an H200: the other form's, where it takes the layer, and those of two to 16 cuts of this one."""
 
 
 def problem_of(layer: str, dtype: DType = DType.FLOAT16) -> ConvProblem:
@@ -88,3 +95,22 @@ def test_the_faster_form_is_chosen() -> None:
         chosen = choose(problem, H200)
         assert expected_cycles(chosen, problem, H200) == min(expected_cycles(cut, problem, H200) for cut in cuts)
     assert isinstance(choose(problem_of("256-1-9-3-64", DType.TF32), H200), plan.Cut)
+
+
+def test_of_what_was_measured_one_of_the_fastest_is_chosen() -> None:
+    over_all, over_cuts = [], []
+    for layer, times in TIMES.items():
+        problem, took = problem_of(layer), {RowCut(*cut): us for *cut, us in times["rows"]}
+        chosen = min(took, key=lambda cut: rows.expected_cycles(cut, problem, H200))
+        us, best, other = took[chosen], min(took.values()), times["old"]
+        if len(took) > 2:
+            over_cuts.append(us / best)
+        if other is not None:
+            windows = expected_cycles(plan.plan_cut(problem, H200), problem, H200)
+            us = other if windows < expected_cycles(chosen, problem, H200) else us
+            best = min(best, other)
+        over_all.append(us / best)
+    assert geometric_mean(over_all) < 1.02
+    assert max(over_all) < 1.45
+    assert geometric_mean(over_cuts) < 1.02
+    assert max(over_cuts) < 1.06

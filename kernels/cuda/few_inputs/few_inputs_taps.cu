@@ -1,15 +1,14 @@
 // Implicit GEMM for few input channels and filters of many taps on Hopper's tensor cores: four warps multiply together, the weight
 // is read from shared memory by the instruction, and a window's row is a run of neighbouring elements, read in place.
 //
-//   tensors      x (N,H,W,C) with C = CHANNELS of 1 to 4, weight (K,R,S,C) with K a multiple of 8, y (N,P,Q,K)
-//   GEMM         gemm_k = R rows of chunks of 16 bytes: S pixels of SLOT elements, C or, of three channels, four; two chunks are a
-//                step. GEMM rows are 16 neighbouring pixels of a row of y a warp; columns are FILTERS filters, ordered so that a
-//                thread's accumulators are 4 NT neighbours (8 at most)
+//   tensors      x (N,H,W,C) with C = CHANNELS of 1 or 2, weight (K,R,S,C) with K a multiple of 8, y (N,P,Q,K)
+//   GEMM         gemm_k = R rows of chunks of 16 bytes, S C elements and zeros; two chunks are a step. GEMM rows are 16
+//                neighbouring pixels of a row of y a warp; columns are FILTERS filters, ordered so that a thread's accumulators are
+//                4 NT neighbours (8 at most)
 //   raw rows     of x are copied as they lie, 16 bytes at a time from the last multiple of 16 bytes on, while the tile before is
 //                multiplied, and then spread over slots with zeros for what is beside the image
-//   slots        windows begin every stride_w SLOT elements, ldmatrix reads from multiples of 16 bytes: rows are stored up to eight
-//                times, each copy shifted by the greatest distance that divides both. Where windows are two chunks apart, those of
-//                every other 128 bytes are swapped in pairs, so that eight windows' chunks lie in different banks
+//   slots        windows begin every stride_w C elements, ldmatrix reads from multiples of 16 bytes: rows are stored up to eight
+//                times, each copy shifted by the greatest distance that divides both
 //   weight       in core matrices of 8 filters x 16 bytes, 128 bytes apart along gemm_k, 256 along filters
 //   versions     -DCHANNELS, and the tile: MT tiles of 16 pixels and NT of 8 filters of each of WARPS warps
 //   grid, block  persistent blocks keep their filters' weight in shared memory and take tiles in turn; 32 WARPS threads,
@@ -28,7 +27,6 @@
 #define GROUP (NT < 4 ? NT : 4)  // tiles of filters whose sums a thread stores at once
 #define VECTOR (2 * GROUP)       // filters of a store
 #define CHUNK 8                  // elements of 16 bytes
-#define SLOT (CHANNELS == 3 ? 4 : CHANNELS)
 #define IS_NHWC 1
 #define IS_PAIR 0
 static_assert(NT % GROUP == 0 && WARPS % 4 == 0, "whole stores, and warps in fours");
@@ -62,8 +60,8 @@ __device__ __forceinline__ void pack_weight(unsigned char* to, const Storage* __
         unsigned words[4] = {};
 #pragma unroll
         for (int e = 0; e < CHUNK; ++e) {
-            const int s = (first + e) / SLOT, c = (first + e) % SLOT;
-            if (is_there && s < S && c < CHANNELS) words[e / 2] |= (unsigned)__ldg(from + s * CHANNELS + c) << 16 * (e % 2);
+            const int s = (first + e) / CHANNELS, c = (first + e) % CHANNELS;
+            if (is_there && s < S) words[e / 2] |= (unsigned)__ldg(from + s * CHANNELS + c) << 16 * (e % 2);
         }
         *(uint4*)(to + chunk / 2 * (FILTERS * 32) + column / 8 * 256 + chunk % 2 * 128 + column % 8 * 16) = {words[0], words[1],
                                                                                                              words[2], words[3]};
@@ -109,7 +107,7 @@ __device__ __forceinline__ void ask(unsigned char* raw, const Part& part, const 
 
 // Spreads raw rows over slots: a thread makes a chunk of every copy.
 __device__ __forceinline__ void spread(unsigned char* slots, const unsigned char* raw, const Part& part, int rows, int row_bytes,
-                                       int raw_bytes, int copies, int copy_bytes, int shift, int swapped, int H, int W) {
+                                       int raw_bytes, int copies, int copy_bytes, int shift, int H, int W) {
     const int chunks = row_bytes / 16;
 #pragma unroll 1
     for (int i = threadIdx.x; i < rows * chunks; i += THREADS) {
@@ -123,11 +121,11 @@ __device__ __forceinline__ void spread(unsigned char* slots, const unsigned char
             unsigned words[4] = {};
 #pragma unroll
             for (int e = 0; e < CHUNK; ++e) {
-                const int pixel = (first + e) / SLOT, c = (first + e) % SLOT;
-                if (is_row && pixel >= part.first && pixel < part.end && c < CHANNELS)
+                const int pixel = (first + e) / CHANNELS, c = (first + e) % CHANNELS;
+                if (is_row && pixel >= part.first && pixel < part.end)
                     words[e / 2] |= (unsigned)from[pixel * CHANNELS + c] << 16 * (e % 2);
             }
-            *(uint4*)(slots + swap_chunks(copy * copy_bytes + i * 16, swapped)) = {words[0], words[1], words[2], words[3]};
+            *(uint4*)(slots + copy * copy_bytes + i * 16) = {words[0], words[1], words[2], words[3]};
         }
     }
 }
@@ -135,9 +133,9 @@ __device__ __forceinline__ void spread(unsigned char* slots, const unsigned char
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     few_inputs_taps(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE, SHAPE,
                     int tile_p, int tile_q_bits, int tiles_p, int tiles_q, int tiles_f, int rows, int pixels, int row_bytes,
-                    int raw_bytes, int copies, int copy_bytes, int swapped, int steps) {
+                    int raw_bytes, int copies, int copy_bytes, int steps) {
     extern __shared__ __align__(16) float memory[];
-    const int of_row = (S * SLOT + CHUNK - 1) / CHUNK, tail = S * SLOT % CHUNK, shift = CHUNK / copies;
+    const int of_row = (S * CHANNELS + CHUNK - 1) / CHUNK, tail = S * CHANNELS % CHUNK, shift = CHUNK / copies;
     unsigned char *const weights = (unsigned char*)memory, *const slots = weights + FILTERS * 32 * steps;
     unsigned char* const raw = slots + copies * copy_bytes;
     int* const offsets = (int*)(raw + rows * raw_bytes);
@@ -155,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int i = 0; i < MT; ++i) {
         const int pixel = (warp * MT + i) * 16 + lane % 16, p = pixel >> tile_q_bits;
-        const int element = (pixel & tile_q - 1) * stride_w * SLOT;
+        const int element = (pixel & tile_q - 1) * stride_w * CHANNELS;
         window[i] = element % CHUNK / shift * copy_bytes + p * stride_h * row_bytes + element / CHUNK * 16;
     }
     const int kept = tail - lane % 4 * 2;  // of the lane's two elements of a row's last chunk
@@ -170,12 +168,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (; tile < tiles; tile += blocks) {
         wait_for_all_copies_but<0>();
         __syncthreads();
-        spread(slots, raw, part_of(tile), rows, row_bytes, raw_bytes, copies, copy_bytes, shift, swapped, H, W);
+        spread(slots, raw, part_of(tile), rows, row_bytes, raw_bytes, copies, copy_bytes, shift, H, W);
         __syncthreads();
         if (tile + blocks < tiles) ask(raw, part_of(tile + blocks), x_end, rows, raw_bytes, H, W);
 
         float sum[MT][NT][4] = {};
-        multiply_window(sum, Slots{shared_address(slots), swapped, of_tail}, window, weights, offsets, steps);
+        multiply_window(sum, Slots{shared_address(slots), of_tail}, window, weights, offsets, steps);
 
         const Epilogue epilogue = EPILOGUE_OF(y);
         const int line = tile / tiles_q, image = line / tiles_p;

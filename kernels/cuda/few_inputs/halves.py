@@ -80,16 +80,21 @@ def _chunks(problem: ConvProblem) -> int:
     return (problem.s + 1) // 2
 
 
+def chunks_of(problem: ConvProblem) -> int:
+    """Chunks of a window."""
+    return problem.r * _chunks(problem)
+
+
 def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
     """Shared memory of a block: its weight, in rows of an odd number of chunks, then the staged part of x."""
     stage = Stage.of(cut, problem)
-    weight_bytes = 16 * cut.tile.filters * (problem.r * _chunks(problem) | 1)
+    weight_bytes = 16 * cut.tile.filters * (chunks_of(problem) | 1)
     return weight_bytes + stage.shared_bytes + stage.asked_bytes(problem)
 
 
 def cycles(cut: Cut, problem: ConvProblem, turns: int, resident: int) -> float:
     """As `Form.cycles`: a tile takes its own waits, or its share of a multiprocessor that all resident blocks use."""
-    tile, stage, chunks = cut.tile, Stage.of(cut, problem), problem.r * _chunks(problem)
+    tile, stage, chunks = cut.tile, Stage.of(cut, problem), chunks_of(problem)
     multiplied = tile.pixels * tile.filters * 8 / _PRODUCTS_OF_CYCLE
     read = 16 * tile.warps * (16 * tile.mt + 8 * tile.nt) / _SHARED_BYTES_OF_CYCLE
     moved = 2 * (tile.pixels * min(tile.filters, problem.k) + RUN * stage.runs * problem.c) / _MOVED_BYTES_OF_CYCLE

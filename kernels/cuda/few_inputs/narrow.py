@@ -14,7 +14,7 @@ from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 CHUNK_BYTES: Final = 16
 
-# Fitted to times of 13 cuts of 17 layers on an H200.
+# Fitted to times of 13 cuts of 17 layers on an H200, for odd channels and filters to 16 cuts of 5 layers and 2 of 85.
 _PRODUCTS_OF_CYCLE: Final = 721
 """Multiplications that a multiprocessor's tensor cores do in a cycle."""
 _SHARED_BYTES_OF_CYCLE: Final = 86
@@ -26,6 +26,10 @@ _TURN_CYCLES: Final = 5520
 """Time of a tile, without its products."""
 _STEP_CYCLES: Final = 111
 """Time that a warp waits at a step."""
+_ELEMENT_CYCLES: Final = 1.0
+"""The same of a chunk whose elements are read one by one."""
+_SECTOR_CYCLES: Final = 0.6
+"""Time that a store of part of 32 bytes takes of a multiprocessor."""
 _START_CYCLES: Final = 3750
 _PACK_CYCLES: Final = 147
 """Time that a thread takes to copy a chunk of the weight."""
@@ -65,7 +69,10 @@ def cycles(cut: Cut, problem: ConvProblem, turns: int, resident: int) -> float:
     apart = 2 if problem.stride_w % 2 == 0 else 1
     read = 2 * CHUNK_BYTES * tile.warps * (16 * tile.mt * apart + 8 * tile.nt) / _SHARED_BYTES_OF_CYCLE
     moved = (CHUNK_BYTES * chunks + 2 * tile.pixels * min(tile.filters, problem.k)) / _MOVED_BYTES_OF_CYCLE
-    busy = max(steps * max(multiplied, read) + chunks * (CHUNK_BYTES // _align(problem)) * _COPY_CYCLES, moved)
+    align, store = _align(problem), _store(problem)
+    copied = chunks * (_ELEMENT_CYCLES if align == 2 else CHUNK_BYTES // align * _COPY_CYCLES)
+    stored = 0.0 if store == RUN else tile.pixels * _sectors(store, min(tile.filters, problem.k)) * _SECTOR_CYCLES
+    busy = max(steps * max(multiplied, read) + copied + stored, moved)
     alone = _TURN_CYCLES + steps * max(_STEP_CYCLES, 4 * tile.mt * tile.nt)
     packed = ceil_div(tile.filters * 2 * steps, tile.threads) * _PACK_CYCLES
     return float(_START_CYCLES + packed + turns * max(alone, resident * busy))
@@ -84,6 +91,11 @@ def _align(problem: ConvProblem) -> int:
 def _store(problem: ConvProblem) -> int:
     """Filters of a store: 8 stands for as many neighbours as a thread has."""
     return RUN if problem.k % RUN == 0 else 2 if problem.k % 2 == 0 else 1
+
+
+def _sectors(store: int, filters: int) -> float:
+    """Parts of 32 bytes that a pixel's stores touch: each is of four threads, 16 bytes long, and begins anywhere."""
+    return filters / (4 * store) * (1 + (CHUNK_BYTES - 2) / 32)
 
 
 def _defines(tile: Tile, align: int, store: int) -> Defines:

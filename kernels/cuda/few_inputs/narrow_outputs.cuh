@@ -1,8 +1,10 @@
 // Part of few_inputs_narrow.cu: in which order the filters are multiplied, so that a thread's sums are
 // neighbours of y, and how it stores them.
 
-#define GROUP (NT % 4 == 0 ? 4 : NT % 2 == 0 ? 2 : 1)  // tiles of filters whose sums a thread stores at once
-#define VECTOR (2 * GROUP)                             // filters of a store
+// Tiles of filters whose sums a thread stores at once. Fewer than eight at a time lie in the order of the products: a store of
+// four threads is then 8 or 16 bytes of a pixel, and not spread over 64.
+#define GROUP (STORE < 8 ? 1 : NT % 4 == 0 ? 4 : NT % 2 == 0 ? 2 : 1)
+#define VECTOR (2 * GROUP)  // filters of a store
 
 // Which filter of the block a column of the products is.
 __device__ __forceinline__ int filter_of(int column) {

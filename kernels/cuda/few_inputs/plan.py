@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.few_inputs import float32, halves, is_narrow, narrow, taps
 from conv_advisor.kernels.cuda.few_inputs.form import Form
 from conv_advisor.kernels.cuda.few_inputs.menu import Cut
@@ -17,9 +17,7 @@ def forms_of(problem: ConvProblem, device: Device) -> tuple[Form, ...]:
         return (float32.WGMMA if device.capability == "9.0" else float32.MMA,)
     if is_narrow(problem):
         return (narrow.FORM,)
-    if problem.c == 1 and problem.layout is Layout.NHWC and device.capability == taps.CAPABILITY:
-        return halves.FORM, taps.FORM  # the first pads one channel to four; with more the second gains little
-    return (halves.FORM,)
+    return (halves.FORM, taps.FORM) if taps.takes(problem, device) else (halves.FORM,)
 
 
 def form_of(cut: Cut, problem: ConvProblem, device: Device) -> Form:

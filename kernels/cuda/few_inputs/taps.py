@@ -1,4 +1,4 @@
-"""The form for float16 and bfloat16 on Hopper where four warps multiply together (few_inputs_taps.cu)."""
+"""The form for large filters of one or two channels in float16 and bfloat16 on Hopper (few_inputs_taps.cu)."""
 
 from __future__ import annotations
 
@@ -6,35 +6,39 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Final
 
-from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.few_inputs import MOST_CHANNELS
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.few_inputs import halves
 from conv_advisor.kernels.cuda.few_inputs.form import Form
 from conv_advisor.kernels.cuda.few_inputs.menu import TAPS_TILES, Cut, Tile, cuts_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.source import Defines, Source
+from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 
 CAPABILITY: Final = "9.0"
+MOST_CHANNELS: Final = 2
+LEAST_SAVED: Final = 24
+"""Chunks of a window that few_inputs.cu, where pixels have four channels, multiplies in vain; of fewer it is faster."""
 CHUNK: Final = 8
 """Elements of 16 bytes."""
 LANES_BYTES: Final = 128
 """Bytes of all banks of shared memory."""
 
-# Not fitted yet.
-_PRODUCTS_OF_CYCLE: Final = 1500
+# Fitted to times of two to 16 cuts of 18 layers on an H200.
+_PRODUCTS_OF_CYCLE: Final = 1940
 """Multiplications that a multiprocessor's tensor cores do in a cycle."""
-_SHARED_BYTES_OF_CYCLE: Final = 110
-_SPREAD_CYCLES: Final = 0.45
+_SHARED_BYTES_OF_CYCLE: Final = 36.1
+_SPREAD_CYCLES: Final = 0.653
 """Time that a chunk of slots takes of a multiprocessor."""
-_COPY_CYCLES: Final = 0.2
+_COPY_CYCLES: Final = 0.0016
 """The same of a copy to shared memory."""
-_MOVED_BYTES_OF_CYCLE: Final = 17
+_MOVED_BYTES_OF_CYCLE: Final = 8.33
 """A multiprocessor's share of the memory bandwidth."""
-_TURN_CYCLES: Final = 2200
+_TURN_CYCLES: Final = 2740
 """Time from a tile's first slot to its last store, without its products."""
-_STEP_CYCLES: Final = 60
+_STEP_CYCLES: Final = 447
 """Time that a warp waits at a step."""
-_START_CYCLES: Final = 4800
-_PACK_CYCLES: Final = 200
+_START_CYCLES: Final = 1310
+_PACK_CYCLES: Final = 847
 """Time that a thread takes to pack a chunk of the weight."""
 
 
@@ -72,7 +76,7 @@ class Stage:
         row_bytes = 16 * ((cut.tile_q - 1) * _step(problem) // CHUNK + chunks_of_row(problem))
         raw_bytes = 16 * ceil_div(2 * pixels * problem.c + 14, 16)
         copies = CHUNK // gcd(CHUNK, _step(problem))
-        copy_bytes = 32 * ceil_div(rows * row_bytes, 32)  # whole pairs, which may be swapped
+        copy_bytes = rows * row_bytes
         if copies > 1:  # neighbouring pixels, which different copies have, then lie in different banks
             copy_bytes = LANES_BYTES * ceil_div(copy_bytes, LANES_BYTES) + LANES_BYTES // copies
         return cls(rows, pixels, row_bytes, raw_bytes, copies, copy_bytes)
@@ -83,31 +87,30 @@ class Stage:
         return self.copies * self.copy_bytes + self.rows * self.raw_bytes
 
 
-def _slot(problem: ConvProblem) -> int:
-    """Elements of a pixel's slot."""
-    return 4 if problem.c == 3 else problem.c
+def takes(problem: ConvProblem, device: Device) -> bool:
+    """Whether the form is for the problem: where windows of as many elements as they have are far shorter."""
+    return (
+        device.capability == CAPABILITY
+        and problem.layout is Layout.NHWC
+        and problem.c <= MOST_CHANNELS
+        and halves.chunks_of(problem) - 2 * steps_of(problem) >= LEAST_SAVED
+    )
 
 
 def _step(problem: ConvProblem) -> int:
     """Elements from one window to the next."""
-    return problem.stride_w * _slot(problem)
-
-
-def _swapped(problem: ConvProblem) -> int:
-    """16 where chunks of every other 128 bytes are swapped in pairs, else 0: where windows are two chunks apart."""
-    return 16 if _step(problem) == 2 * CHUNK else 0
+    return problem.stride_w * problem.c
 
 
 def bytes_of_window(q: int, cut: Cut, problem: ConvProblem) -> int:
     """Where the q-th window of a row of a tile begins, behind the first slot."""
     element, stage = q * _step(problem), Stage.of(cut, problem)
-    offset = element % CHUNK * stage.copies // CHUNK * stage.copy_bytes + 16 * (element // CHUNK)
-    return int(offset ^ (offset >> 3 & _swapped(problem)))
+    return int(element % CHUNK * stage.copies // CHUNK * stage.copy_bytes + 16 * (element // CHUNK))
 
 
 def chunks_of_row(problem: ConvProblem) -> int:
     """Chunks of a window's row."""
-    return int(ceil_div(problem.s * _slot(problem), CHUNK))
+    return int(ceil_div(problem.s * problem.c, CHUNK))
 
 
 def steps_of(problem: ConvProblem) -> int:
@@ -141,7 +144,7 @@ def sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
     stage = Stage.of(cut, problem)
     return (
         *(cut.tile_p, cut.tile_q.bit_length() - 1, *cut.tiles_of(problem), stage.rows, stage.pixels),
-        *(stage.row_bytes, stage.raw_bytes, stage.copies, stage.copy_bytes, _swapped(problem), steps_of(problem)),
+        *(stage.row_bytes, stage.raw_bytes, stage.copies, stage.copy_bytes, steps_of(problem)),
     )
 
 
@@ -155,8 +158,15 @@ def _definitions(dtype: DType) -> tuple[Defines, ...]:
     return tuple(_defines(tile, channels) for tile in TAPS_TILES for channels in range(1, MOST_CHANNELS + 1))
 
 
+_FULL: Final = BorneSpill(
+    "few_inputs_taps",
+    "sm_90a",
+    most_bytes=20,
+    reason="two registers, with an epilogue five: the sums and two steps' windows of two blocks' threads leave no more",
+    defines=(("MT", 4), ("NT", 4)),
+)
 FORM: Final = Form(
-    Source("few_inputs_taps", _definitions, "sm_90a"),
+    Source("few_inputs_taps", _definitions, "sm_90a", spills=(_FULL,)),
     "few_inputs_taps",
     cuts_of(TAPS_TILES),
     defines=lambda cut, problem: _defines(cut.tile, problem.c),

@@ -37,20 +37,16 @@ inline void multiply_add(float (&sum)[NT][4], const unsigned (&a)[4], Weight wei
 }
 #endif
 
-// Where the chunk lies that is `offset` bytes behind the first slot: `swapped` is 16 where every other 128 bytes' are, else 0.
-__device__ __forceinline__ int swap_chunks(int offset, int swapped) { return offset ^ (offset >> 3 & swapped); }
-
 // The slots, and which of a row's last elements the lane keeps.
 struct Slots {
     Address first;
-    int swapped;
     unsigned of_tail;
 
     // The fragments of a step; `at` says where its two chunks lie.
     __device__ __forceinline__ void load(unsigned (&a)[MT][4], const int (&window)[MT], int2 at) const {
         const int offset = (threadIdx.x % 32 < 16 ? at.x : at.y) & ~15;
 #pragma unroll
-        for (int i = 0; i < MT; ++i) load_matrices(a[i], first + swap_chunks(window[i] + offset, swapped));
+        for (int i = 0; i < MT; ++i) load_matrices(a[i], first + window[i] + offset);
         if ((at.x | at.y) & (IS_LAST | IS_BEHIND)) {  // what is no part of the window may be infinite, and 0 times it not 0
             const unsigned low = kept(at.x), high = kept(at.y);
 #pragma unroll

@@ -7,7 +7,7 @@
 //   stages       a tile's rows of x with halo and padding, a piece of CHUNKS times eight channels at a time, zero-padded: 16-byte
 //                chunks, swizzled by column so that ldmatrix reads eight neighbours without bank conflicts. With two buffers the
 //                next piece is loaded while this one is multiplied
-//   sums         of a tile are stored where its last piece was staged: a plane of pixels per column
+//   sums         of a tile are stored where its last piece was staged: a plane of pixels per column; y by pairs of filters if K is even
 //   versions     -DNT: number of 8-column groups; -DWARPS, -DMT: a warp has MT tiles of 16 pixels; -DCHUNKS: 1 (rows of the filter
 //                are then multiplied in pairs), 2, 4 or 8; -DALIGN: bytes of a copy, as C allows; 2: element by element
 //   grid, block  persistent blocks keep the weight in shared memory and take tiles in turn: tile_p rows of `width` pixels of x,
@@ -20,6 +20,7 @@
 #include "asynchronous.cuh"
 #include "epilogue.cuh"
 #include "overlap.cuh"
+#include "pairs.cuh"
 
 #define THREADS (32 * WARPS)
 #define CHUNK 8              // channels of 16 bytes
@@ -229,9 +230,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 if (p >= P || q >= Q) continue;
                 Storage* const output = y + ((size_t)(image * P + p) * Q + q) * K;
                 const float* const first = products + row * width + column;
+                const int step = K * products_pitch;
+                if (K % 2) {
 #pragma unroll 1
-                for (int k = 0; k < K; ++k)
-                    output[k] = narrow(epilogue.of(add_row(first + k * products_pitch, S, K * products_pitch), k, output + k));
+                    for (int k = 0; k < K; ++k) output[k] = narrow(epilogue.of(add_row(first + k * products_pitch, S, step), k, output + k));
+                } else {  // half as many stores, each of which takes its turn of the cache for every other pixel
+#pragma unroll 1
+                    for (int k = 0; k < K; k += 2) {
+                        const float* const tap = first + k * products_pitch;
+                        float pair[2] = {add_row(tap, S, step), add_row(tap + products_pitch, S, step)};
+                        epilogue.apply<true>(pair, k, output + k);
+                        *(unsigned*)(output + k) = narrow_pair(pair[0], pair[1]);
+                    }
+                }
             }
         }
         item = next;
