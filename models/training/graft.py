@@ -58,20 +58,26 @@ def hang(parts: list[Arrays], node: int, below: Arrays, n_nodes: int, n_leaves: 
 
 
 def graft(trees: dict[Group, Arrays]) -> Arrays:
-    """Join the trees under nodes that compare dtype, then layout, then whether there are groups."""
+    """Join the trees under nodes that compare whether there are groups, then dtype, then layout.
+
+    A dtype without a tree is answered by that of the nearest one: bfloat16, without groups, by that of float16.
+    """
+    whole = _join_any("log2_groups", _of_all_dtypes(trees, False), _of_all_dtypes(trees, True))
+    if whole is None:
+        raise NotEnoughData("no dtype and layout was measured")
+    return whole
+
+
+def _of_all_dtypes(trees: dict[Group, Arrays], has_groups: bool) -> Arrays | None:
+    """The trees of layers with groups, or of those without, joined; None where there are none."""
     whole: Arrays | None = None
     above: float | None = None
     for code, dtype in reversed(list(enumerate(DTYPES))):
-        nchw, nhwc = (
-            _join_any("log2_groups", trees.get((dtype, layout, False)), trees.get((dtype, layout, True)))
-            for layout in (Layout.NCHW, Layout.NHWC)
-        )
+        nchw, nhwc = (trees.get((dtype, layout, has_groups)) for layout in (Layout.NCHW, Layout.NHWC))
         both = _join_any("is_nhwc", nchw, nhwc)
         if both:
             whole = _join("dtype", (code + above) / 2, both, whole) if whole and above is not None else both
             above = code
-    if whole is None:
-        raise NotEnoughData("no dtype and layout was measured")
     return whole
 
 

@@ -63,9 +63,10 @@ def grow_all(
 ) -> tuple[dict[Group, Arrays], Orders]:
     """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
 
-    Both half precisions have one: on a layer that was measured in both, kernels take as long in either. Grouped layers
-    are few, and other variants win on them, by far: a tree of all layers takes no heed of them. They have a teacher and
-    trees of their own, unless they are too few for that.
+    Both half precisions have one on layers without groups: where a layer was measured in both, kernels take as long in
+    either. Grouped layers are few, and other variants win on them, by far: a tree of all layers takes no heed of them.
+    They have a teacher and trees of their own, unless they are too few for that, one for each half precision: engines
+    of cuDNN that win in float16 do not run in bfloat16.
     """
     costs = replace(costs, problems=tuple(_as_planned(problem) for problem in costs.problems))
     trees, orders = _grow_apart(costs, device, [_as_planned(problem) for problem in asked], seed, options, thread_map)
@@ -73,8 +74,8 @@ def grow_all(
 
 
 def _as_planned(problem: ConvProblem) -> ConvProblem:
-    """The same problem, a bfloat16 one in float16."""
-    return replace(problem, dtype=PLANNED_AS[problem.dtype])
+    """The same problem, a bfloat16 one without groups in float16."""
+    return problem if problem.groups > 1 else replace(problem, dtype=PLANNED_AS[problem.dtype])
 
 
 def _grow_apart(
