@@ -54,12 +54,16 @@ class Killer:
         ``before`` or ``after``.
     note : Path
         Where it says what the transaction wrote.
+    what : str
+        As it stands there, e.g. ``insert measurements``: only commits that write it count. Empty: all do.
     """
 
     number: int
     when: str
     note: Path
+    what: str = ""
     seen: int = 0
+    counted: int = 0
     is_due: bool = False
     written: dict[int, list[str]] = field(default_factory=dict)
 
@@ -99,7 +103,10 @@ class Killer:
             return
         self.seen += 1
         self.note.with_name("commits").write_text(str(self.seen))
-        if self.seen == self.number:
+        if self.what and self.what not in wrote:
+            return
+        self.counted += 1
+        if self.counted == self.number:
             self.note.write_text(", ".join(dict.fromkeys(wrote)))
             self.is_due = True
             if self.when == "before":
@@ -136,7 +143,7 @@ class ThreadEngine(Engine):
 def serve(app: FastAPI, settings: Settings, options: dict[str, Any]) -> None:
     """Run the server on a device that replays, with a trainer that is done at once and needs no measurements."""
     home = Path(options["home"])
-    Killer(options["number"], options["when"], home / "killed-at").install()
+    Killer(options["number"], options["when"], home / "killed-at", options["what"]).install()
     service.Engine = ThreadEngine
     tasks.train, enough.check_enough = fakes.train_quickly, fakes.ask_for_nothing
     tasks._Process.device_id, tasks._Process.opener = options["recording"], fakes.REPLAY
@@ -166,10 +173,10 @@ class Life:
     """One server, from its start to its end."""
 
     def __init__(
-        self, process: subprocess.Popen[str], *, number: int = 0, when: str = "before", **options: Any
+        self, process: subprocess.Popen[str], *, number: int = 0, when: str = "before", what: str = "", **options: Any
     ) -> None:
         self._process = process
-        process.stdin.write(json.dumps(options | {"number": number, "when": when}) + "\n")
+        process.stdin.write(json.dumps(options | {"number": number, "when": when, "what": what}) + "\n")
         process.stdin.flush()
         self.pid = int(process.stdout.readline())
 

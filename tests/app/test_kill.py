@@ -44,6 +44,8 @@ JOBS_ASKED: dict[str, dict[str, Any]] = {
     "unwanted": {"kind": "measure", "layers": LAYERS[:1], "device": "nvidia-h200"},  # which nobody has here
 }
 WITHIN_S = 600.0
+Point = tuple[int, str, str]
+"""The so-manieth commit, whether before or after it, and what it writes; empty: whatever that is."""
 AT_ONCE = 4
 """Scenes that are played side by side: most of their time they wait for a lease to end."""
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -61,15 +63,15 @@ class Scene:
     ids: dict[str, str] = field(default_factory=dict)
     is_cancelled: bool = False
 
-    def begin(self, number: int = 0, when: str = "before") -> tuple[Life, httpx.Client]:
+    def begin(self, number: int = 0, when: str = "before", what: str = "") -> tuple[Life, httpx.Client]:
         port = free_port()
         options = {"home": str(self.home), "url": self.url, "port": port, "recording": str(self.recording)}
-        life = Life(self.starter, **options, number=number, when=when)
+        life = Life(self.starter, **options, number=number, when=when, what=what)
         return life, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120, verify=NO_TLS)
 
-    def play(self, number: int = 0, when: str = "before") -> bool:
+    def play(self, number: int = 0, when: str = "before", what: str = "") -> bool:
         """Let a server live until all is done, or it is killed; whether all was done."""
-        life, http = self.begin(number, when)
+        life, http = self.begin(number, when, what)
         try:
             with http:
                 return self.live(life, http)
@@ -147,9 +149,9 @@ def check_end(scene: Scene) -> None:
     assert Registry(scene.home).active(SMALL_DEVICE.id).id == small_tree(0.02).id
 
 
-def kill_once(scene: Scene, number: int, when: str) -> str | None:
+def kill_once(scene: Scene, number: int, when: str, what: str) -> str | None:
     """Let a server be killed at a commit, and another end what it began; what was written there, None for nothing."""
-    is_done = scene.play(number, when)
+    is_done = scene.play(number, when, what)
     killed_at = scene.home / "killed-at"
     if is_done and not killed_at.exists():
         return None
@@ -185,10 +187,12 @@ def count_commits(scene: Scene) -> int:
     return int((scene.home / "commits").read_text())
 
 
-def kill_points(n_commits: int) -> list[tuple[int, str]]:
-    """Commits to be killed at: all of them, or so many, evenly."""
-    points = [(number, when) for number in range(1, n_commits + 1) for when in ("before", "after")]
-    return points[:: max(1, -(-len(points) // KILLS) | 1)] if KILLS else points  # odd steps: before and after by turns
+def kill_points(n_commits: int) -> list[Point]:
+    """Commits to be killed at: all of them, or so many, evenly; and the first of measurements, which has them all."""
+    points = [(number, when, "") for number in range(1, n_commits + 1) for when in ("before", "after")]
+    if KILLS:
+        points = points[:: max(1, -(-len(points) // KILLS) | 1)]  # odd steps: before and after by turns
+    return points + [(1, when, "insert measurements") for when in ("before", "after")]
 
 
 @contextmanager
@@ -214,13 +218,13 @@ def test_a_server_killed_at_any_commit_loses_nothing_and_repeats_nothing(
     with scene_of(database, tmp_path / "unharmed", starters, replayed) as scene:
         n_commits = count_commits(scene)
 
-    def kill_at(point: tuple[int, str]) -> str:
+    def kill_at(point: Point) -> str:
         """Kill a server there, or about there: how many commits there are depends on time, a little."""
-        number, when = point
+        number, when, what = point
         while True:
-            home = tmp_path / f"home-{point[0]}-{number}-{when}"
+            home = tmp_path / f"home-{point[0]}-{number}-{when}-{what.replace(' ', '-')}"
             with scene_of(database, home, starters, replayed) as scene:
-                wrote = kill_once(scene, number, when)
+                wrote = kill_once(scene, number, when, what)
             if wrote is not None:
                 return wrote
             number = max(1, number * int((home / "commits").read_text()) // n_commits)
@@ -228,7 +232,7 @@ def test_a_server_killed_at_any_commit_loses_nothing_and_repeats_nothing(
     points = kill_points(n_commits)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         found = list(threads.map(kill_at, points))
-    killed = Counter(f"{when} {what}" for (_, when), what in zip(points, found, strict=True))
+    killed = Counter(f"{when} {what}" for (_, when, _), what in zip(points, found, strict=True))
     with capsys.disabled():
         report = f"{killed.total()} kills, of {n_commits} commits before and after, {len(killed)} kinds"
         sys.stdout.write(f"\n{database}: {report}: {dict(killed)}\n")
