@@ -474,7 +474,7 @@ def test_three_decisions_come_first_and_the_rest_on_request(client: Client) -> N
     ("given", "is_the_trees_first"),
     [
         ({}, True),
-        ({"layer": "56-64-1-256-64", "dtype": "bfloat16", "layout": "nhwc"}, False),
+        ({"layer": "56-128-1-256-64", "dtype": "bfloat16", "layout": "nhwc"}, False),
         ({"only": "cudnn"}, False),
     ],
     ids=["measured", "tied", "limited"],
