@@ -24,30 +24,10 @@
 
 #define THREADS (32 * WARPS)
 #define FILTERS (8 * NT)
-#define CHUNK 8              // channels of 16 bytes
-#define PIECES (16 / ALIGN)  // copies of a chunk
 
 #include "half_fragments.cuh"
+#include "narrow_layers.cuh"
 #include "narrow_outputs.cuh"
-
-// A chunk of which `left` channels are there, none where that is not positive; zeros behind them.
-__device__ __forceinline__ void copy_chunk(unsigned char* to, const Storage* from, const Storage* any, int left) {
-#if ALIGN == 2
-    unsigned words[4] = {};
-#pragma unroll
-    for (int i = 0; i < CHUNK; ++i)
-        if (i < left) words[i / 2] |= (unsigned)__ldg((const unsigned short*)from + i) << 16 * (i % 2);
-    *(uint4*)to = {words[0], words[1], words[2], words[3]};
-    (void)any;
-#else
-#pragma unroll
-    for (int piece = 0; piece < PIECES; ++piece) {
-        const int ahead = piece * (CHUNK / PIECES);
-        const bool is_there = ahead < left;
-        copy_async<ALIGN>(to + piece * ALIGN, is_there ? from + ahead : any, is_there ? ALIGN : 0);
-    }
-#endif
-}
 
 // The block's weight: a row a column of the products, zeros behind its last chunk and where no filter is.
 __device__ __forceinline__ void pack_weight(unsigned char* to, const Storage* __restrict__ weight, int first_filter, int K,
@@ -93,22 +73,10 @@ __device__ __forceinline__ void stage(unsigned char* staged, const Storage* __re
 template <bool HAS_ZEROS>
 __device__ __forceinline__ void multiply_step(float (&sum)[MT][NT][4], const Address (&window)[MT], int offset, Address zeros,
                                               Address weight, int pitch) {
-    const int lane = threadIdx.x % 32;
-    unsigned a[MT][4], b[NT][2];
+    unsigned a[MT][4];
 #pragma unroll
     for (int i = 0; i < MT; ++i) load_matrices(a[i], HAS_ZEROS && offset < 0 ? zeros : window[i] + offset);
-#pragma unroll
-    for (int j = 0; j + 2 <= NT; j += 2) {
-        unsigned both[4];
-        load_matrices(both, weight + (j * 8 + lane % 8 + lane / 16 * 8) * pitch);
-        b[j][0] = both[0], b[j][1] = both[1], b[j + 1][0] = both[2], b[j + 1][1] = both[3];
-    }
-    if constexpr (NT % 2) load_matrices(b[NT - 1], weight + ((NT - 1) * 8 + lane % 8) * pitch);
-#pragma unroll
-    for (int i = 0; i < MT; ++i) {
-#pragma unroll
-        for (int j = 0; j < NT; ++j) multiply_fragments(sum[i][j], a[i], b[j]);
-    }
+    multiply_by_weight(sum, a, weight, pitch);
 }
 
 __device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const Address (&window)[MT], Address zeros,

@@ -23,32 +23,13 @@
 #include "pairs.cuh"
 
 #define THREADS (32 * WARPS)
-#define CHUNK 8              // channels of 16 bytes
-#define PIECES (16 / ALIGN)  // copies of a chunk
 #define PAIR (CHUNKS == 1)   // of rows of the filter
 #define SUMS (4 * MT * NT)   // of a thread, which decide how many threads registers have room for
 #define ROOM (SUMS <= 16 ? 1024 : SUMS <= 64 ? 512 : 256)
 #define BLOCKS (ROOM / THREADS ? ROOM / THREADS : 1)
 
 #include "half_fragments.cuh"
-
-// A chunk of which `left` channels are there, none where that is not positive; zeros behind them.
-__device__ __forceinline__ void copy_chunk(void* to, const Storage* from, const Storage* any, int left) {
-#if ALIGN == 2
-    unsigned words[4] = {};
-#pragma unroll
-    for (int i = 0; i < CHUNK; ++i)
-        if (i < left) words[i / 2] |= (unsigned)__ldg((const unsigned short*)from + i) << 16 * (i % 2);
-    *(uint4*)to = {words[0], words[1], words[2], words[3]};
-    (void)any;
-#else
-#pragma unroll
-    for (int piece = 0; piece < PIECES; ++piece) {
-        const int first = piece * (CHUNK / PIECES);
-        copy_async<ALIGN>((unsigned char*)to + piece * ALIGN, first < left ? from + first : any, first < left ? ALIGN : 0);
-    }
-#endif
-}
+#include "narrow_layers.cuh"
 
 // The weight: a row a column of the products, its chunks in the order in which pieces are multiplied; zeros where nothing is.
 __device__ __forceinline__ void pack_weight(unsigned char* to, const Storage* __restrict__ weight, int pieces, int of_piece, int pitch,
@@ -87,25 +68,13 @@ __device__ __forceinline__ void stage(unsigned char* to, const Storage* __restri
 // A step of two chunks: `at` is where the lane finds its chunk behind the first of a window.
 __device__ __forceinline__ void multiply_step(float (&sum)[MT][NT][4], const Address (&window)[MT], int at, Address weight, int pitch,
                                               bool is_half) {
-    const int lane = threadIdx.x % 32;
-    unsigned a[MT][4], b[NT][2];
+    unsigned a[MT][4];
 #pragma unroll
     for (int i = 0; i < MT; ++i) {
         load_matrices(a[i], window[i] + at);
         if (PAIR && is_half) a[i][2] = a[i][3] = 0;  // there is no second row, and 0 times what is read need not be 0
     }
-#pragma unroll
-    for (int j = 0; j + 2 <= NT; j += 2) {
-        unsigned both[4];
-        load_matrices(both, weight + (j * 8 + lane % 8 + lane / 16 * 8) * pitch);
-        b[j][0] = both[0], b[j][1] = both[1], b[j + 1][0] = both[2], b[j + 1][1] = both[3];
-    }
-    if constexpr (NT % 2) load_matrices(b[NT - 1], weight + ((NT - 1) * 8 + lane % 8) * pitch);
-#pragma unroll
-    for (int i = 0; i < MT; ++i) {
-#pragma unroll
-        for (int j = 0; j < NT; ++j) multiply_fragments(sum[i][j], a[i], b[j]);
-    }
+    multiply_by_weight(sum, a, weight, pitch);
 }
 
 // A piece's products; `weight` is where the piece begins in the first column.
