@@ -227,6 +227,7 @@ def test_a_server_killed_at_any_commit_loses_nothing_and_repeats_nothing(
                 wrote = kill_once(scene, number, when, what)
             if wrote is not None:
                 return wrote
+            assert not what, f"nobody commits: {what}"
             number = max(1, number * int((home / "commits").read_text()) // n_commits)
 
     points = kill_points(n_commits)
