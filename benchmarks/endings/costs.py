@@ -21,7 +21,7 @@ from conv_advisor.models.training.ending_fit import Pair, errors, fit, pair_of
 from conv_advisor.models.tree.file import TreeModel
 
 NEAR: Final = 3.0
-"""A variant more than this many times slower than the fastest of its layer teaches nothing: nobody runs it."""
+"""A variant more than this many times slower alone than the fastest of its layer teaches nothing: nobody runs it."""
 
 Known = Mapping[str, Mapping[str, Summary]]
 """What was measured of convolutions alone, by the problem's key, then by variant."""
@@ -64,13 +64,14 @@ def pairs_of(row: Row, alone: Mapping[str, Summary]) -> Iterator[Pair]:
         What was measured of its convolution alone, in other runs.
     """
     problem, times_ms = row.problem, tried_ms(row)
+    least_ms = min((ms for known in alone.values() if (ms := _measured(known)) is not None), default=inf)
     in_turns = row.timed[OURS].variant if OURS in row.timed and PLAIN in row.timed else ""
     for name, time_ms in times_ms.items():
         times = (row.time_ms(PLAIN), row.time_ms(OURS)) if name == in_turns else (_measured(alone.get(name)), time_ms)
         alone_ms, ended_ms = times
         if VARIANTS[name].ending is Ending.LIBRARY:
             yield Pair(kind_of(Ending.LIBRARY, problem), work_of(Ending.LIBRARY, problem), None, time_ms)
-        elif alone_ms is not None and ended_ms is not None and ended_ms <= NEAR * min(times_ms.values()):
+        elif alone_ms is not None and ended_ms is not None and alone_ms <= NEAR * least_ms:
             yield from _pair(name, problem, alone_ms, ended_ms)
     for name in row.refused:
         alone_ms = _measured(alone.get(name))

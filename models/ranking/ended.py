@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.variant import Ending, Variant
+from conv_advisor.kernels.variant import Variant
 from conv_advisor.models.ranking.candidates import Candidate, consider, scale
-from conv_advisor.models.ranking.endings import Way
+from conv_advisor.models.ranking.endings import Way, way_of
 
 if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def ended(
     problem: ConvProblem,
     alone: Mapping[str, Candidate],
-    ways: Mapping[Ending, Way],
+    ways: Mapping[str, Way],
     device: Device,
     offered: Iterable[tuple[Variant, str | None]],
     measured: Mapping[str, Summary],
@@ -33,8 +33,8 @@ def ended(
     problem : ConvProblem
     alone : mapping of variant to Candidate
         What may run the convolution alone.
-    ways : mapping of Ending to Way
-        What each way to end takes, for this problem.
+    ways : mapping of str to Way
+        What each way to end takes, for this problem: `Endings.ways`.
     device : Device
     offered : iterable of (Variant, str or None)
         The pool, and why the rule of each refuses the problem.
@@ -50,7 +50,7 @@ def ended(
         if refused:
             out[variant.id] = refused
             continue
-        predicted = _predicted(alone.get(variant.id), ways)
+        predicted = _predicted(problem, alone.get(variant.id), ways)
         if isinstance(predicted, Candidate):
             predicted_ms[variant.id] = predicted.time_ms
         known = measured.get(variant.id)
@@ -65,12 +65,11 @@ def ended(
     return candidates, out
 
 
-def _predicted(alone: Candidate | None, ways: Mapping[Ending, Way]) -> Candidate | str | None:
+def _predicted(problem: ConvProblem, alone: Candidate | None, ways: Mapping[str, Way]) -> Candidate | str | None:
     """A candidate whose time follows from its time alone, or why it is out; None where it does not run alone."""
-    if alone is None or alone.variant.ending is None:
+    if alone is None or (ended_by := way_of(alone.variant, problem)) is None:
         return None
-    # Also where a library's call computes the epilogue: nobody has timed such calls.
-    way = ways[alone.variant.ending]
+    way = ways[ended_by]
     if way.doubt:
         return way.doubt
     uncertainty = hypot(alone.uncertainty, way.cost.spread)

@@ -12,8 +12,9 @@ import msgspec
 from conv_advisor import data
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import ModelRejected
-from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.variant import Ending
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cudnn.variants import algorithm_of
+from conv_advisor.kernels.variant import Ending, Variant
 from conv_advisor.models.ranking.checked import read_checked
 from conv_advisor.models.ranking.words import chance
 
@@ -32,8 +33,15 @@ CARD: Final = "endings"
 EAGER: Final = "eager"
 """PyTorch without a compiler: a kernel each for bias, residual and activation."""
 
+CALL: Final = "call"
+"""cuDNN's legacy API computes the epilogue in its call, by the kernels that also compute the convolution alone."""
+
+TURNED_CALL: Final = "call-turned"
+"""The same where the kernels are others: 1x1 on tensor cores in NCHW is a matrix product alone, and between copies of x
+and y to channels last with an epilogue."""
+
 KINDS: Final = (
-    *("fused", "fused-residual", "appended", EAGER),
+    *("fused", "fused-residual", "appended", EAGER, CALL, f"{CALL}-residual", TURNED_CALL),
     *("library", "library-residual", "library-float32", "library-residual-float32"),
 )
 """Ways to end that have a `Cost`: those of variants, which fuse with a residual in another way than
@@ -126,17 +134,17 @@ class Endings(msgspec.Struct, frozen=True):
         """Whether enough is known of the epilogue of a problem: of variants that fuse it, and of those that append."""
         return all(kind_of(ending, problem) in self.costs for ending in (Ending.FUSED, Ending.APPENDED))
 
-    def ways(self, problem: ConvProblem) -> Mapping[Ending, Way]:
-        """What each way to end a problem takes."""
-        return {ending: self._way(ending, problem) for ending in Ending}
+    def ways(self, problem: ConvProblem) -> Mapping[str, Way]:
+        """What each way to end a problem takes, by what `way_of` calls it."""
+        return {way: self._way(way, problem) for way in (*Ending, CALL, TURNED_CALL)}
 
-    def _way(self, ending: Ending, problem: ConvProblem) -> Way:
-        cost, doubt = self.costs.get(kind_of(ending, problem)), None
+    def _way(self, way: str, problem: ConvProblem) -> Way:
+        cost, doubt = self.costs.get(kind_of(way, problem)), None
         if cost is None:
             doubt = f"not measured with {problem.epilogue}, and what that adds to the convolution is unknown"
         elif cost.share < LEAST_SHARE:
             doubt = f"predicted as not supported with {problem.epilogue}: {chance(cost.share)} of such plans were"
-        return Way(cost or _UNKNOWN, work_of(ending, problem), doubt)
+        return Way(cost or _UNKNOWN, work_of(way, problem), doubt)
 
     def eager_ms(self, alone_ms: float, problem: ConvProblem) -> float | None:
         """What PyTorch without a compiler takes, from what it takes for the convolution; None where unknown."""
@@ -144,19 +152,32 @@ class Endings(msgspec.Struct, frozen=True):
         return None if cost is None else cost.time_ms(alone_ms, eager_work(problem))
 
 
-def kind_of(ending: Ending, problem: ConvProblem) -> str:
-    """The one of `KINDS` that has a variant's costs."""
-    if ending is Ending.APPENDED:
-        return "appended"
-    is_float32 = ending is Ending.LIBRARY and problem.dtype is DType.FLOAT32
-    return f"{ending}{'-residual' * problem.epilogue.residual}{'-float32' * is_float32}"
+def way_of(variant: Variant, problem: ConvProblem) -> str | None:
+    """How a variant ends a problem: an `Ending`, `CALL` or `TURNED_CALL`; None where it does not."""
+    if variant.ending_of(problem.epilogue) is variant.ending:
+        return variant.ending
+    is_matrix_product = problem.r == problem.s == 1 and problem.layout is Layout.NCHW
+    return TURNED_CALL if is_matrix_product and algorithm_of(variant.id)[1] else CALL
 
 
-def work_of(ending: Ending, problem: ConvProblem) -> Work:
-    """What a variant does beside the convolution: read the residual, and where a kernel follows, y once more."""
+def kind_of(way: str, problem: ConvProblem) -> str:
+    """The one of `KINDS` that has the costs of a way to end a problem."""
+    if way in (Ending.APPENDED, TURNED_CALL):
+        return str(way)
+    is_float32 = way == Ending.LIBRARY and problem.dtype is DType.FLOAT32
+    return f"{way}{'-residual' * problem.epilogue.residual}{'-float32' * is_float32}"
+
+
+def work_of(way: str, problem: ConvProblem) -> Work:
+    """What a variant does beside the convolution.
+
+    It reads the residual; where a kernel follows, y once more; and where x and y are turned, both twice.
+    """
     residual_bytes = problem.y_bytes * problem.epilogue.residual
-    if ending is Ending.APPENDED:
+    if way == Ending.APPENDED:
         return Work(1, 2 * problem.y_bytes + residual_bytes)
+    if way == TURNED_CALL:
+        return Work(2, 2 * (problem.x_bytes + problem.y_bytes) + residual_bytes)
     return Work(0, residual_bytes)
 
 

@@ -14,7 +14,7 @@ from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Maker, Variant
 from conv_advisor.models.ranking.accuracy import error_of, laws_of
 from conv_advisor.models.ranking.candidates import Candidate, consider, rank
-from conv_advisor.models.ranking.endings import Endings, endings_of, lent_endings
+from conv_advisor.models.ranking.endings import Endings, endings_of, lent_endings, way_of
 from conv_advisor.models.ranking.leaf import Leaf, Row, Rows, learned_by, least_ms
 from conv_advisor.models.tree.features import describe
 from conv_advisor.models.tree.file import TreeModel, walk
@@ -200,7 +200,8 @@ class Predictor:
             if leaf.best_ms * slowdown > least_ms:
                 break
             for candidate in self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
-                way = ways.get(candidate.variant.ending) if candidate.variant.ending else None
+                ended_by = way_of(candidate.variant, problem)
+                way = ways[ended_by] if ended_by else None
                 if way and not way.doubt:
                     candidate.time_ms = way.time_ms(candidate.time_ms)
                     least_ms = min(least_ms, candidate.time_ms)

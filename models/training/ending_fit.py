@@ -8,14 +8,27 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from conv_advisor.data.measurement import Device, L2State, Outcome
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Ending
 from conv_advisor.models.costs import REFUSALS, is_of
-from conv_advisor.models.ranking.endings import FORMAT, KINDS, LEAST_SHARE, Cost, Endings, Work, kind_of, work_of
+from conv_advisor.models.ranking.endings import (
+    EAGER,
+    FORMAT,
+    KINDS,
+    LEAST_SHARE,
+    Cost,
+    Endings,
+    Work,
+    kind_of,
+    way_of,
+    work_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,19 +63,24 @@ class Pair:
 
 
 def fit(pairs: Iterable[Pair]) -> dict[str, Cost]:
-    """The cost of each kind that enough is known of."""
+    """The cost of each kind that enough is known of.
+
+    A kernel of ours that nobody timed is taken to cost what each of PyTorch's does.
+    """
     by_kind: dict[str, list[Pair]] = {kind: [] for kind in KINDS}
     for pair in pairs:
         by_kind[pair.kind].append(pair)
-    return {kind: cost for kind, of_kind in by_kind.items() if (cost := _cost(of_kind))}
+    costs = {kind: cost for kind, of_kind in by_kind.items() if (cost := _cost(of_kind))}
+    if Ending.APPENDED not in costs and EAGER in costs:
+        costs[str(Ending.APPENDED)] = msgspec.structs.replace(costs[EAGER], factor=1.0)
+    return costs
 
 
 def pair_of(variant: str, problem: ConvProblem, alone_ms: float | None, ended_ms: float | None) -> Pair | None:
     """The pair of a variant's times without an epilogue and with it; None where the variant computes no epilogue."""
     known = VARIANTS.get(variant)
-    if known is None or known.ending is None:
-        return None
-    return Pair(kind_of(known.ending, problem), work_of(known.ending, problem), alone_ms, ended_ms)
+    way = known and way_of(known, problem)
+    return Pair(kind_of(way, problem), work_of(way, problem), alone_ms, ended_ms) if way else None
 
 
 def learn(table: pa.Table, device_id: str) -> Endings | None:

@@ -76,10 +76,12 @@ def test_the_fastest_fused_plan_of_cudnn_stands_beside_its_fastest_alone() -> No
     assert [(pair.alone_ms, pair.ended_ms) for pair in pairs] == [(None, 0.02), (0.018, 0.021)]
 
 
-def test_what_was_not_timed_in_full_is_far_behind_or_not_captured_teaches_nothing() -> None:
-    row = replace(ROWS[0], refused=(), tried_ms=ROWS[0].tried_ms | {APPENDED: 1.0})
+def test_what_was_not_timed_in_full_is_far_behind_alone_or_not_captured_teaches_nothing() -> None:
+    row = replace(ROWS[0], refused=())
     row = replace(row, timed=row.timed | {EAGER: replace(row.timed[EAGER], is_captured=False)})
-    assert [pair.kind for pair in pairs_of(row, KNOWN[row.problem.plain.key])] == ["fused"]
+    known = KNOWN[row.problem.plain.key]
+    assert [pair.kind for pair in pairs_of(row, known)] == ["fused", "appended"]
+    assert [pair.kind for pair in pairs_of(row, known | {APPENDED: summary(APPENDED, 1.0)})] == ["fused"]
     launch = {APPENDED: summary(APPENDED, 0.01, Outcome.PRUNED)}
     assert [pair.kind for pair in pairs_of(ROWS[0], launch)] == ["fused", "eager"]
 

@@ -22,9 +22,11 @@ from conv_advisor.models.ranking import endings as module
 from conv_advisor.models.ranking.batch import predict_many
 from conv_advisor.models.ranking.candidates import Source
 from conv_advisor.models.ranking.endings import (
+    CALL,
     EAGER,
     FORMAT,
     KINDS,
+    TURNED_CALL,
     Cost,
     Endings,
     Work,
@@ -32,6 +34,7 @@ from conv_advisor.models.ranking.endings import (
     endings_of,
     kind_of,
     read,
+    way_of,
     work_of,
 )
 from tests.models import hand_made
@@ -77,6 +80,8 @@ def test_each_way_to_end_has_its_kernels_and_bytes() -> None:
     assert work_of(Ending.FUSED, residual) == Work(0, Y_BYTES)
     assert work_of(Ending.APPENDED, relu) == Work(1, 2 * Y_BYTES)
     assert work_of(Ending.APPENDED, residual) == Work(1, 3 * Y_BYTES)
+    assert work_of(CALL, residual) == Work(0, Y_BYTES)
+    assert work_of(TURNED_CALL, residual) == Work(2, 2 * SMALL.x_bytes + 3 * Y_BYTES)
     assert eager_work(residual) == Work(3, 7 * Y_BYTES)
     assert eager_work(replace(SMALL, epilogue=Epilogue(bias=True))) == Work(1, 2 * Y_BYTES)
     assert eager_work(SMALL) == Work(0, 0)
@@ -88,8 +93,27 @@ def test_the_kind_of_a_library_knows_tensor_cores_and_every_kind_of_the_catalogu
     for variant in VARIANTS.values():
         for epilogue in EVERY_EPILOGUE[1:]:
             for dtype in ("float32", "float16"):
-                if variant.ending:
-                    assert kind_of(variant.ending, replace(SMALL, dtype=dtype, epilogue=epilogue)) in KINDS
+                problem = replace(SMALL, dtype=dtype, epilogue=epilogue)
+                if (way := way_of(variant, problem)) is not None:
+                    assert kind_of(way, problem) in KINDS
+
+
+def test_a_call_of_the_legacy_api_is_a_way_of_its_own_and_another_where_it_turns_its_tensors() -> None:
+    ways = {
+        (variant, layout, filters): way_of(
+            VARIANTS[variant],
+            replace(SMALL, dtype="float16", layout=layout, r=filters, s=filters, epilogue=RELU),
+        )
+        for variant in ("cudnn.implicit_precomp_gemm", "cudnn.implicit_precomp_gemm_tc")
+        for layout in ("nchw", "nhwc")
+        for filters in (1, 3)
+    }
+    assert [key for key, way in ways.items() if way == TURNED_CALL] == [("cudnn.implicit_precomp_gemm_tc", "nchw", 1)]
+    assert {way for way in ways.values() if way != TURNED_CALL} == {CALL}
+    silu = replace(SMALL, epilogue=Epilogue(activation="silu"))
+    assert way_of(VARIANTS["cudnn.implicit_precomp_gemm_tc"], silu) == Ending.APPENDED
+    assert kind_of(CALL, replace(SMALL, epilogue=RESIDUAL)) == "call-residual"
+    assert kind_of(TURNED_CALL, replace(SMALL, epilogue=RESIDUAL)) == "call-turned"
 
 
 def test_a_time_with_an_epilogue_is_the_time_alone_and_what_the_ending_adds(advisor: Advisor) -> None:

@@ -18,7 +18,7 @@ from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.ranking import endings
-from conv_advisor.models.ranking.endings import FORMAT, Cost, Endings, Work, endings_of
+from conv_advisor.models.ranking.endings import EAGER, FORMAT, Cost, Endings, Work, endings_of
 from conv_advisor.models.training.ending_fit import LEAST_TIMES, Pair, errors, fit, learn
 from conv_advisor.models.tree.file import with_card
 from tests.data import arrow
@@ -64,6 +64,12 @@ def test_kinds_are_fitted_apart_and_those_of_few_times_not_at_all() -> None:
     costs = fit(pairs)
     assert costs.keys() == {"library", "appended"}
     assert costs["library"].factor == pytest.approx(2.0)
+
+
+def test_a_kernel_that_nobody_timed_costs_what_pytorchs_do() -> None:
+    costs = fit(made_up(EAGER))
+    assert costs["appended"] == msgspec.structs.replace(costs[EAGER], factor=1.0)
+    assert fit(made_up("fused", kernels=0)).keys() == {"fused"}
 
 
 def test_what_is_refused_is_a_share_and_what_never_runs_is_known_not_to() -> None:
