@@ -34,7 +34,7 @@ from conv_advisor.kernels.bench import BenchOptions
 
 PATHS: Final = ("local", "dask")
 OPTIONS: Final = BenchOptions()
-CANDIDATES_PER_S: Final = 4
+CANDIDATES_PER_S: Final = 6
 """Candidates for each second of one device; faster ones would take less time than was asked for."""
 WARM_UP: Final = 4
 """Untimed problems for each worker of a cluster: they load the libraries. Local workers have chosen the problems."""

@@ -20,6 +20,10 @@ MOST_SHARE: Final = 0.01
 """Of the whole time, for the longest problem: more, and it may keep one device busy while others have nothing to do."""
 MOST_LEFT_OUT: Final = 0.25
 """Share of the problems that may be left out as too long; where more would have to be, the time is too short."""
+_LARGEST: Final = 0.25
+"""Share of the layers, those of the most work, that are not even tried: they took half of the time to choose."""
+_FLOPS_PER_BYTE: Final = 15
+"""Operations in float32 in the time of one byte, as of a GPU."""
 _MARGIN: Final = 0.8
 """Of `MOST_SHARE`, where problems are chosen: later, with all code loaded, the whole takes less time."""
 _SHUFFLE_SEED: Final = 0
@@ -28,7 +32,7 @@ _SHUFFLE_SEED: Final = 0
 def candidates(
     names: Iterable[str], batches: Sequence[int], dtypes: Iterable[DType], most: int | None = None
 ) -> list[ConvProblem]:
-    """Layers of networks in each dtype, in a shuffled order that is always the same.
+    """Layers of networks in each dtype but the largest, in a shuffled order that is always the same.
 
     Layers take turns at the batch sizes: a sweep gives all batch sizes of a layer to one worker, and such a unit of
     work would be several times as long.
@@ -47,7 +51,14 @@ def candidates(
     )
     order = list(layers)
     random.Random(_SHUFFLE_SEED).shuffle(order)  # noqa: S311 - nobody is to be surprised
-    return [replace(problem, n=batches[place % len(batches)]) for place, problem in enumerate(order[:most])]
+    problems = [replace(problem, n=batches[place % len(batches)]) for place, problem in enumerate(order)]
+    largest = set(sorted(problems, key=_work, reverse=True)[: int(_LARGEST * len(problems))])
+    return [problem for problem in problems if problem not in largest][:most]
+
+
+def _work(problem: ConvProblem) -> int:
+    """What the time of a problem grows with."""
+    return max(problem.flops, _FLOPS_PER_BYTE * problem.bytes)
 
 
 def measured_s(

@@ -15,7 +15,7 @@ from benchmarks.scale_out.compiling import compile_ahead
 from benchmarks.scale_out.table import Row, table, too_short
 from conv_advisor.app.sweep.sweep import WorkersTime
 from conv_advisor.app.workers.engine import Engine
-from conv_advisor.data import parquet
+from conv_advisor.data import networks, parquet
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.bench import BenchOptions
@@ -57,6 +57,15 @@ def test_candidates_are_one_unit_of_work_each_and_always_the_same():
     assert chosen[:20] == candidates(["seeds"], [1, 8, 32], [DType.FLOAT32, DType.FLOAT16], 20)
     assert len({replace(problem, n=1) for problem in chosen}) == len(chosen) > 100
     assert {problem.n for problem in chosen} == {1, 8, 32}
+
+
+def test_the_quarter_of_the_most_work_is_no_candidate():
+    sizes = {problem: max(problem.flops, 15 * problem.bytes) for problem in candidates(["seeds"], [1], [DType.FLOAT32])}
+    seeds = networks.problems("seeds", batches=[1])
+    more = [problem for problem in seeds if problem not in sizes]
+    assert len(sizes) + len(more) == len(seeds)
+    assert len(more) == len(seeds) // 4
+    assert min(max(problem.flops, 15 * problem.bytes) for problem in more) >= max(sizes.values())
 
 
 SOME = [ConvProblem.parse(f"{size}-1-3-4-2") for size in range(5, 305)]
