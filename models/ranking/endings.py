@@ -140,6 +140,8 @@ class Endings(msgspec.Struct, frozen=True):
 
     def _way(self, way: str, problem: ConvProblem) -> Way:
         cost, doubt = self.costs.get(kind_of(way, problem)), None
+        if cost is None and way in (CALL, TURNED_CALL):
+            return self._way(Ending.APPENDED, problem)  # nobody timed such calls there
         if cost is None:
             doubt = f"not measured with {problem.epilogue}, and what that adds to the convolution is unknown"
         elif cost.share < LEAST_SHARE:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import hypot
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from conv_advisor.data.epilogue import EVERY_EPILOGUE, Epilogue
@@ -114,6 +115,15 @@ def test_a_call_of_the_legacy_api_is_a_way_of_its_own_and_another_where_it_turns
     assert way_of(VARIANTS["cudnn.implicit_precomp_gemm_tc"], silu) == Ending.APPENDED
     assert kind_of(CALL, replace(SMALL, epilogue=RESIDUAL)) == "call-residual"
     assert kind_of(TURNED_CALL, replace(SMALL, epilogue=RESIDUAL)) == "call-turned"
+
+
+def test_a_call_that_nobody_timed_costs_what_an_appended_kernel_does() -> None:
+    tf32 = replace(SMALL, dtype="tf32", epilogue=RESIDUAL)
+    ways = ENDINGS.ways(tf32)
+    assert ways[CALL] == ways[TURNED_CALL] == ways[Ending.APPENDED]
+    dear = Cost(1.0, 0.0, 2.0 / Y_BYTES, 0.1, 1.0, 9)
+    timed = msgspec.structs.replace(ENDINGS, costs=COSTS | {"call-residual": dear})
+    assert timed.ways(tf32)[CALL].time_ms(1.0) == pytest.approx(3.0)
 
 
 def test_a_time_with_an_epilogue_is_the_time_alone_and_what_the_ending_adds(advisor: Advisor) -> None:
