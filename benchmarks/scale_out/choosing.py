@@ -21,7 +21,7 @@ MOST_SHARE: Final = 0.01
 MOST_LEFT_OUT: Final = 0.25
 """Share of the problems that may be left out as too long; where more would have to be, the time is too short."""
 _LARGEST: Final = 0.25
-"""Share of the layers, those of the most work, that are not even tried: they took half of the time to choose."""
+"""Share of the layers, those of the most work, that are not even tried: they would only be timed to be left out."""
 _FLOPS_PER_BYTE: Final = 15
 """Operations in float32 in the time of one byte, as of a GPU."""
 _MARGIN: Final = 0.8
