@@ -156,6 +156,9 @@ class Launch:
         `addresses.current_stream`.
     calls_blas : bool
         Whether ``run`` calls cuBLAS, which takes the host several times as long as launching kernels.
+    within : callable (channels) -> run, optional
+        Gives the ``run`` that writes y as some of so many channels of a larger tensor, nhwc: its y is the address of
+        the first of them; this and the bytes of a pixel are multiples of 16. None where y is only written whole.
     """
 
     run: Callable[..., None]
@@ -164,6 +167,7 @@ class Launch:
     scratch: tuple[Scratch, ...] = ()
     by_address: bool = False
     calls_blas: bool = False
+    within: Callable[[int], Callable[..., None]] | None = None
 
 
 def why_not(variant: Variant, problem: ConvProblem, device: Device) -> str | None:

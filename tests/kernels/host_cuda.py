@@ -419,6 +419,24 @@ def launch_error(launch: Launch, problem: ConvProblem) -> float:
     return ended_error(problem, partial(result_of_launch, launch, problem))
 
 
+def within_error(launch: Launch, problem: ConvProblem, channels: int, first: int) -> float:
+    """The same of what was prepared, nhwc, where y is some of so many channels; those around it stay as they were."""
+    assert launch.within is not None
+
+    def run(x: np.ndarray, weight: np.ndarray, *ends: np.ndarray | None) -> np.ndarray:
+        storage = np.uint16 if problem.dtype is DType.BFLOAT16 else x.dtype
+        arrays = [None if values is None else _filled(values, storage) for values in (x, weight, *ends)]
+        whole = empty((*problem.y_shape[:3], channels), storage)
+        y = SimpleNamespace(data=SimpleNamespace(ptr=whole.data.ptr + first * whole.values.itemsize))
+        launch.within(channels)(*arrays[:2], y, *arrays[2:])
+        assert all(array.is_guard_intact() for array in (*arrays, whole) if array)
+        around = np.delete(whole.values, np.s_[first : first + problem.k], axis=3)
+        assert (np.ascontiguousarray(around).view(np.uint8) == _GUARD_BYTE).all(), "it wrote beside its channels"
+        return np.ascontiguousarray(whole.values[..., first : first + problem.k]).view(x.dtype)
+
+    return ended_error(problem, run)
+
+
 def _filled(values: np.ndarray, storage: Any) -> HostArray:
     array = empty(values.shape, storage)
     array.values[...] = values.view(storage)

@@ -76,8 +76,9 @@ def test_a_straight_launch_says_what_the_kernel_reads(map_driver: FakeDriver, tm
     of = straight.arranged(straight.TILES[0], 3, problem)
     # 980 pixels are 62 tiles of 16, 72 filters 9 of 8; 9 taps of 17 pieces are 39 steps, 13 a block.
     assert (grid, threads, shared_bytes) == ((62 * 3, 9, 1), 256, of.shared_bytes)
-    assert sizes[13:22] == (14, 14, 16, 8, 13, 0, 153, 6, 10923)
-    assert [sizes[place] for place in (22, 25, 28, 31)] == [196, 14, 17, 3]
+    assert sizes[7] == problem.k
+    assert sizes[14:23] == (14, 14, 16, 8, 13, 0, 153, 6, 10923)
+    assert [sizes[place] for place in (23, 26, 29, 32)] == [196, 14, 17, 3]
     assert options == {"cluster": 3, "overlaps": False, "is_structure": True}
     assert plan.blocks_of(Cut(straight.TILES[0], 3), problem, GPU) == grid[0] * grid[1]
 

@@ -82,8 +82,9 @@ def test_a_split_launch_says_what_the_kernel_reads(map_driver: FakeDriver, tma_l
     assert (grid, threads, shared_bytes) == ((16 * 4, 2, 1), 288, of.shared_bytes)
     # 68 filters are tiles of 40; 9 taps of two chunks of 32 channels are 4 stages a block, 5 for two of them.
     # 980 pixels are tiles of 62, of which a block owns 16.
-    assert sizes[13:20] == (62, 40, 4, 2, of.slots, 16, 4096)
-    assert [sizes[place] for place in (20, 23, 26, 29)] == [196, 14, 2, 3]
+    assert sizes[7] == problem.k
+    assert sizes[14:21] == (62, 40, 4, 2, of.slots, 16, 4096)
+    assert [sizes[place] for place in (21, 24, 27, 30)] == [196, 14, 2, 3]
     assert options == {"cluster": 4, "overlaps": False, "is_structure": True}
     assert plan.blocks_of(Cut(tile, 4), problem, GPU) == grid[0] * grid[1]
 

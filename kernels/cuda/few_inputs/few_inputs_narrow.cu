@@ -101,7 +101,8 @@ struct Place {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     few_inputs_narrow(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE, SHAPE,
-                      int tile_p, int tile_q_bits, int tiles_p, int tiles_q, int tiles_f, int rows, int columns) {
+                      int tile_p, int tile_q_bits, int tiles_p, int tiles_q, int tiles_f, int rows, int columns,
+                      int y_pitch) {
     extern __shared__ __align__(16) float memory[];
     const int runs = (C + CHUNK - 1) / CHUNK, chunks = R * S * runs, steps = (chunks + 1) / 2, pitch = (2 * steps + 1) * 16;
     const int pixel_bytes = (runs | 1) * 16, row_bytes = columns * pixel_bytes, stage_bytes = rows * row_bytes;
@@ -142,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (tile + blocks < tiles) stage_at(next, staged + ahead);
         float sum[MT][NT][4] = {};
         multiply_window(sum, window, shared_address(zeros), shared_address(weights), pitch, offsets, chunks);
-        store_tile(sum, y + (size_t)place.image * P * Q * K, EPILOGUE_OF(y), place.p, place.q, tile_q_bits, first_filter, P, Q, K);
+        store_tile(sum, y + (size_t)place.image * P * Q * y_pitch, EPILOGUE_OF(y), place.p, place.q, tile_q_bits, first_filter, P, Q, K,
+                   y_pitch);
         place = next;
 #pragma unroll
         for (int i = 0; i < MT; ++i) window[i] += ahead;

@@ -44,6 +44,8 @@ class Form:
         Shared memory of a block.
     cycles : callable (cut, problem, turns, resident) -> float
         Expected cycles of a launch whose blocks take ``turns`` tiles each, with ``resident`` blocks per multiprocessor.
+    writes_within : bool
+        Whether the kernel's last parameter is how many channels y is some of.
     """
 
     source: Source
@@ -53,3 +55,4 @@ class Form:
     sizes: Callable[[Cut, ConvProblem], tuple[int, ...]]
     shared_bytes: Callable[[Cut, ConvProblem], int]
     cycles: Callable[[Cut, ConvProblem, int, int], float]
+    writes_within: bool = False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.few_inputs import plan as plans
 from conv_advisor.kernels.cuda.few_inputs.menu import Cut
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
-from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
+from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start, with_within
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.variant import Launch
 
@@ -26,5 +26,11 @@ def launch(problem: ConvProblem, device: Device, cut: Cut) -> Launch:
     sizes = (*(int(size) for size in shape_arguments(problem)), *form.sizes(cut, problem))
     grid, begins_early = (plans.blocks_of(cut, problem, device), 1, 1), overlaps(form.source)
     shared_bytes = form.shared_bytes(cut, problem)
-    start = prepare_start(kernel, grid, cut.tile.threads, shared_bytes, sizes, overlaps=begins_early)
-    return launch_of(start, problem.epilogue)
+
+    def into(channels: int) -> Launch:
+        last = (channels,) if form.writes_within else ()
+        start = prepare_start(kernel, grid, cut.tile.threads, shared_bytes, (*sizes, *last), overlaps=begins_early)
+        return launch_of(start, problem.epilogue)
+
+    is_within = form.writes_within and problem.layout is Layout.NHWC and not problem.epilogue.residual
+    return with_within(into, problem.k) if is_within else into(problem.k)

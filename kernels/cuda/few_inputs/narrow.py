@@ -118,4 +118,5 @@ FORM: Final = Form(
     sizes=_sizes,
     shared_bytes=shared_bytes,
     cycles=cycles,
+    writes_within=True,
 )

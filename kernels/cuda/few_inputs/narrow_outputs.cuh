@@ -12,9 +12,9 @@ __device__ __forceinline__ int filter_of(int column) {
     return tile / GROUP * (8 * GROUP) + pair * VECTOR + tile % GROUP * 2 + column % 2;
 }
 
-// The sums of a tile of rows of pixels, from p0, q0 of an image's y on.
+// The sums of a tile of rows of pixels, from p0, q0 of an image's y on; its next pixel lies y_pitch elements on, K or more.
 __device__ __forceinline__ void store_tile(const float (&sum)[MT][NT][4], Storage* __restrict__ y, const Epilogue epilogue, int p0,
-                                           int q0, int tile_q_bits, int first_filter, int P, int Q, int K) {
+                                           int q0, int tile_q_bits, int first_filter, int P, int Q, int K, int y_pitch) {
     const int first_pixel = threadIdx.x / 32 * (MT * 16) + threadIdx.x % 32 / 4, first = first_filter + threadIdx.x % 4 * VECTOR;
 #pragma unroll
     for (int i = 0; i < MT; ++i) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void store_tile(const float (&sum)[MT][NT][4], Storag
             const int pixel = first_pixel + i * 16 + half * 8, row = pixel >> tile_q_bits;
             const int p = p0 + row, q = q0 + pixel - (row << tile_q_bits);
             if (p >= P || q >= Q) continue;
-            Storage* const outputs = y + (p * Q + q) * K;
+            Storage* const outputs = y + (p * Q + q) * y_pitch;
 #pragma unroll
             for (int j = 0; j < NT; j += GROUP) {
                 const int filter = first + j * 8;

@@ -198,7 +198,8 @@ __device__ __forceinline__ void fetch_weight(Address target, const Storage* weig
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     implicit_gemm_nhwc(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
-                       SHAPE, unsigned plane_multiplier, unsigned plane_shift, unsigned width_multiplier, unsigned width_shift) {
+                       SHAPE, unsigned plane_multiplier, unsigned plane_shift, unsigned width_multiplier, unsigned width_shift,
+                       unsigned y_pitch) {
     extern __shared__ __align__(16) float unaligned[];
     const Address ring = (shared_address(unaligned) + 1023) / 1024 * 1024;
     unsigned char* const body = (unsigned char*)unaligned + (ring - shared_address(unaligned));
@@ -317,11 +318,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         stage_outputs(staging, sum, epilogue, first_filter, K);
         __syncthreads();
         if (fastest % 8 == 0)
-            store_staged<8>(y, staging, first_filter, first_pixel, pixels, K, plane);
+            store_staged<8>(y, staging, first_filter, first_pixel, pixels, K, plane, y_pitch);
         else if (fastest % 4 == 0)
-            store_staged<4>(y, staging, first_filter, first_pixel, pixels, K, plane);
+            store_staged<4>(y, staging, first_filter, first_pixel, pixels, K, plane, y_pitch);
         else
-            store_staged<1>(y, staging, first_filter, first_pixel, pixels, K, plane);
+            store_staged<1>(y, staging, first_filter, first_pixel, pixels, K, plane, y_pitch);
         return;
     }
 #endif
@@ -367,8 +368,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     if (fastest % 4 == 0)
         store_y<4>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane,
-                   (const Storage*)copied);
+                   y_pitch, (const Storage*)copied);
     else
         store_y<1>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane,
-                   (const Storage*)copied);
+                   y_pitch, (const Storage*)copied);
 }

@@ -92,10 +92,11 @@ __device__ __forceinline__ void store_run(Storage* y, const Epilogue& epilogue, 
     *(Run<COUNT>*)y = run;
 }
 
-// Where a thread's outputs lie: every `step`-th row of a tile from `outer` on, COUNT neighbours of a row.
+// Where a thread's outputs lie: every `step`-th row of a tile from `outer` on, COUNT neighbours of a row. In nhwc the next
+// pixel lies y_pitch elements on, K or more.
 template <int COUNT, typename Store>
 __device__ __forceinline__ void for_outputs(Storage* y, int outer, int rows, unsigned first_filter, unsigned first_pixel,
-                                            unsigned pixels, int K, const Divisor& plane, Store store) {
+                                            unsigned pixels, int K, const Divisor& plane, unsigned y_pitch, Store store) {
     constexpr int columns = INNER / COUNT, across = columns < THREADS ? columns : THREADS, step = THREADS / across;
     if (THREADS % across && threadIdx.x >= across * step) return;
 #pragma unroll 1
@@ -105,8 +106,8 @@ __device__ __forceinline__ void for_outputs(Storage* y, int outer, int rows, uns
         Storage* target = y;
         if (IS_NHWC) {
             left = first_filter + column < K ? pixels - min(first_pixel + outer, pixels) : 0;
-            pitch = K;
-            target += (size_t)(first_pixel + outer) * K + first_filter + column;
+            pitch = y_pitch;
+            target += (size_t)(first_pixel + outer) * y_pitch + first_filter + column;
         } else {
             const unsigned pixel = first_pixel + column, image = plane.divide(pixel);
             left = pixel < pixels ? K - min((int)first_filter + outer, K) : 0;
@@ -130,13 +131,13 @@ __device__ __forceinline__ void copy_residual(Address target, const Storage* res
     const unsigned fastest = IS_NHWC ? (unsigned)K : plane.value;
     const auto place = [=](int row, int column) { return target + (row * STAGED_PITCH + column) * ELEMENT; };
     if (fastest % 8 == 0)
-        for_outputs<8>(from, outer, rows, first_filter, first_pixel, pixels, K, plane,
+        for_outputs<8>(from, outer, rows, first_filter, first_pixel, pixels, K, plane, K,
                        [=](Storage* source, int row, int column) { copy_neighbours<8>(place(row, column), source); });
     else if (fastest % 4 == 0)
-        for_outputs<4>(from, outer, rows, first_filter, first_pixel, pixels, K, plane,
+        for_outputs<4>(from, outer, rows, first_filter, first_pixel, pixels, K, plane, K,
                        [=](Storage* source, int row, int column) { copy_neighbours<4>(place(row, column), source); });
     else
-        for_outputs<1>(from, outer, rows, first_filter, first_pixel, pixels, K, plane,
+        for_outputs<1>(from, outer, rows, first_filter, first_pixel, pixels, K, plane, K,
                        [=](Storage* source, int row, int column) { copy_neighbours<1>(place(row, column), source); });
 }
 #endif
@@ -144,8 +145,9 @@ __device__ __forceinline__ void copy_residual(Address target, const Storage* res
 template <int COUNT>
 __device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, const float* from, int pitch, int count,
                                         int distance, int outer, int rows, unsigned first_filter, unsigned first_pixel,
-                                        unsigned pixels, int K, const Divisor& plane, const Storage* copied) {
-    for_outputs<COUNT>(y, outer, rows, first_filter, first_pixel, pixels, K, plane,
+                                        unsigned pixels, int K, const Divisor& plane, unsigned y_pitch,
+                                        const Storage* copied) {
+    for_outputs<COUNT>(y, outer, rows, first_filter, first_pixel, pixels, K, plane, y_pitch,
                        [=](Storage* target, int row, int column) {
                            store_run<COUNT>(target, epilogue, from + row * pitch + column, count, distance,
                                             first_filter + (IS_NHWC ? column : outer + row),
@@ -260,8 +262,8 @@ __device__ __forceinline__ void stage_outputs(const Staging& staging, const floa
 }
 template <int COUNT>
 __device__ __forceinline__ void store_staged(Storage* y, const Staging& staging, unsigned first_filter, unsigned first_pixel,
-                                             unsigned pixels, int K, const Divisor& plane) {
-    for_outputs<COUNT>(y, 0, OUTER, first_filter, first_pixel, pixels, K, plane,
+                                             unsigned pixels, int K, const Divisor& plane, unsigned y_pitch) {
+    for_outputs<COUNT>(y, 0, OUTER, first_filter, first_pixel, pixels, K, plane, y_pitch,
                        [=](Storage* target, int row, int column) {
                            *(Run<COUNT>*)target = *(const Run<COUNT>*)(staging.row(row) + column);
                        });

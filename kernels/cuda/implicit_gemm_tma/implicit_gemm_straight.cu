@@ -41,7 +41,7 @@ static_assert(!IS_DIRECT || 16 % (NEIGHBOURS * 2) == 0, "one store");
 
 struct Sizes {
     int C, K, R, S;
-    unsigned pixels, plane, Q;
+    unsigned pixels, plane, Q, y_pitch;  // y_pitch: elements from a pixel of y to the next, K or more
     int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     int H, W;
     unsigned of_tile, filters;  // pixels and filters of a tile
@@ -229,7 +229,7 @@ __device__ __forceinline__ void store_own(Storage* y, const Epilogue& epilogue, 
         float values[NEIGHBOURS];
 #pragma unroll
         for (int e = 0; e < NEIGHBOURS; ++e) values[e] = sum[half / 2][e / 2][half % 2 * 2 + e % 2];
-        Storage* const place = y + (size_t)(pixel + row + half * 8) * sizes.K + filter + column;
+        Storage* const place = y + (size_t)(pixel + row + half * 8) * sizes.y_pitch + filter + column;
         epilogue.apply<true>(values, filter + column, place);
         unsigned pairs[TILES_N];
 #pragma unroll

@@ -81,7 +81,7 @@ static_assert(!BY_TURNS || (!IS_SPLIT && PRODUCTS == 1), "clusters share tiles, 
 
 struct Sizes {
     int C, K, R, S;
-    unsigned pixels, plane, Q;
+    unsigned pixels, plane, Q, y_pitch;  // y_pitch: elements from a pixel of y to the next, K or more
     int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     unsigned tiles_p, tiles_f;
 };

@@ -42,7 +42,7 @@ static_assert(BP % 16 == 0 && BF % 16 == 0 && (BP % 64 == 0 || (BP == 32 && BF >
 
 struct Sizes {
     int C, K, R, S;
-    unsigned pixels, plane, Q;
+    unsigned pixels, plane, Q, y_pitch;  // y_pitch: elements from a pixel of y to the next, K or more
     int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     unsigned tiles_p;
     unsigned filters;  // of a tile
@@ -181,7 +181,7 @@ class Lines {
         for (unsigned unit = threadIdx.x % 32; unit < 16 * UNITS; unit += 32) {
             const unsigned row = unit / UNITS, column = unit % UNITS, filter = filter_ + column * 8;
             if (pixel_ + row < sizes_.pixels && filter < end_)
-                visit(place_ + row * LINE_BYTES + column * 16, (size_t)(pixel_ + row) * sizes_.K + filter);
+                visit(place_ + row * LINE_BYTES + column * 16, (size_t)(pixel_ + row) * sizes_.y_pitch + filter);
         }
     }
 

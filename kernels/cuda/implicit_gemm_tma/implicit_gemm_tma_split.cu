@@ -63,7 +63,7 @@ static_assert(WGMMA ? WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N * WARPS_K == 1
 
 struct Sizes {
     int C, K, R, S;
-    unsigned pixels, plane, Q;
+    unsigned pixels, plane, Q, y_pitch;  // y_pitch: elements from a pixel of y to the next, K or more
     int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     unsigned of_tile, filters;     // pixels and filters of a tile
     int stages, more_stages;       // of a block; so many blocks of a cluster have one more

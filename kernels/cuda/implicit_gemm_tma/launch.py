@@ -21,7 +21,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.straight import StraightTile
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.division import divider, magic
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
-from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_start
+from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_start, with_within
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.parts.source import Source
@@ -43,29 +43,33 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[AnyTile]) -> Launch:
     problem = by_patches(problem)
     source, defines = plans.build_of(cut, problem)
     kernel = load_kernel(source, source.name, problem.dtype, **defines, **defines_of(problem.epilogue))
-    if isinstance(cut.tile, SmallTile):
-        return _launch_small(kernel, problem, device, cut.tile)
-    if isinstance(cut.tile, SplitTile):
-        return _launch_split(kernel, problem, device, Cut(cut.tile, cut.cluster))
-    if isinstance(cut.tile, StraightTile):
-        return _launch_straight(kernel, problem, Cut(cut.tile, cut.cluster))
-    return _launch_large(kernel, problem, device, Cut(cut.tile, cut.cluster))
+
+    def into(channels: int) -> Launch:
+        if isinstance(cut.tile, SmallTile):
+            return _launch_small(kernel, problem, device, cut.tile, channels)
+        if isinstance(cut.tile, SplitTile):
+            return _launch_split(kernel, problem, device, Cut(cut.tile, cut.cluster), channels)
+        if isinstance(cut.tile, StraightTile):
+            return _launch_straight(kernel, problem, Cut(cut.tile, cut.cluster), channels)
+        return _launch_large(kernel, problem, device, Cut(cut.tile, cut.cluster), channels)
+
+    return into(problem.k) if problem.epilogue.residual else with_within(into, problem.k)
 
 
-def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
+def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Tile], channels: int) -> Launch:
     tile, is_split = cut.tile, cut.cluster > 1
     start = prepare_start(
         kernel,
         (plans.blocks_of(cut, problem, device), 1, 1),
         THREADS,
         tile.shared_bytes,
-        (*sizes_of_layer(problem), *plans.tiles_of(tile, problem)),
+        (*sizes_of_layer(problem, channels), *plans.tiles_of(tile, problem)),
         cluster=cut.cluster,
         overlaps=overlaps(plans.SOURCE),
         is_structure=True,
     )
     of_outputs = (
-        maps.y_map(problem, tile.box_row_bytes(problem.dtype), is_split=is_split),
+        maps.y_map(problem, tile.box_row_bytes(problem.dtype), channels, is_split=is_split),
         DType.FLOAT32 if problem.dtype is DType.TF32 else problem.dtype,
     )
     described: tuple[tuple[maps.Map, DType], ...] = (
@@ -84,7 +88,7 @@ def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Ti
     return Launch(run, by_address=True)
 
 
-def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: SmallTile) -> Launch:
+def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: SmallTile, channels: int) -> Launch:
     arrangement = small.arranged(tile, problem, device.processors or 1)
     across, _ = plans.tiles_of(tile, problem)
     start = prepare_start(
@@ -93,7 +97,7 @@ def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: Small
         tile.threads,
         int(arrangement.shared_bytes),
         (
-            *sizes_of_layer(problem),
+            *sizes_of_layer(problem, channels),
             across,
             arrangement.filters,
             stages_of(problem),
@@ -107,11 +111,11 @@ def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: Small
     return _storing_itself(start, problem, tile.bp, int(arrangement.filters))
 
 
-def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[SplitTile]) -> Launch:
+def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[SplitTile], channels: int) -> Launch:
     arrangement = split.arranged(cut.tile, cut.cluster, problem, device.processors or 1)
     chunks = ceil_div(problem.c * problem.dtype.itemsize_bytes, row_bytes_of(problem))
     sizes = (
-        *sizes_of_layer(problem),
+        *sizes_of_layer(problem, channels),
         arrangement.pixels,
         arrangement.filters,
         *divmod(stages_of(problem), cut.cluster),
@@ -121,10 +125,17 @@ def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Sp
     return _storing_itself(start, problem, int(arrangement.pixels), int(arrangement.filters))
 
 
-def _launch_straight(kernel: Any, problem: ConvProblem, cut: Cut[StraightTile]) -> Launch:
+def _launch_straight(kernel: Any, problem: ConvProblem, cut: Cut[StraightTile], channels: int) -> Launch:
     arrangement = straight.arranged(cut.tile, cut.cluster, problem)
     of_block = (*divmod(int(arrangement.steps), cut.cluster), straight.pieces_of(problem))
-    sizes = (*sizes_of_layer(problem), problem.h, problem.w, arrangement.pixels, arrangement.filters, *of_block)
+    sizes = (
+        *sizes_of_layer(problem, channels),
+        problem.h,
+        problem.w,
+        arrangement.pixels,
+        arrangement.filters,
+        *of_block,
+    )
     pieces = problem.c // straight.PIECE
     start = _start_sharing(kernel, straight.SOURCE, cut, arrangement, (*sizes, *_shares(problem, arrangement, pieces)))
     return launch_of(start, problem.epilogue)
@@ -168,11 +179,11 @@ def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: in
     return Launch(run, by_address=True)
 
 
-def sizes_of_layer(problem: ConvProblem) -> tuple[int, ...]:
-    """The first fields of `Sizes` in every source here."""
+def sizes_of_layer(problem: ConvProblem, channels: int) -> tuple[int, ...]:
+    """The first fields of `Sizes` in every source here; y is some of so many channels."""
     return (
         *(problem.c, problem.k, problem.r, problem.s),
-        *(maps.pixels_of(problem), problem.p * problem.q, problem.q),
+        *(maps.pixels_of(problem), problem.p * problem.q, problem.q, channels),
         *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w, problem.dilation_h, problem.dilation_w),
     )
 

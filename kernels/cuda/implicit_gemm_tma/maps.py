@@ -91,11 +91,13 @@ def weight_map(problem: ConvProblem, filters: int) -> TiledMap:
     return TiledMap((problem.c, taps, problem.k), (row, row * taps), box, row_bytes)
 
 
-def y_map(problem: ConvProblem, row_bytes: int = BOX_ROW_BYTES, *, is_split: bool) -> TiledMap:
-    """The map of y, a matrix of pixels and filters, which also serves the residual."""
+def y_map(
+    problem: ConvProblem, row_bytes: int = BOX_ROW_BYTES, channels: int | None = None, *, is_split: bool
+) -> TiledMap:
+    """The map of y, a matrix of pixels and filters, which also serves the residual; y may be some of more channels."""
     itemsize = problem.dtype.itemsize_bytes
     box = (row_bytes // itemsize, SPLIT_BOX if is_split else BOX)
-    return TiledMap((problem.k, pixels_of(problem)), (problem.k * itemsize,), box, row_bytes)
+    return TiledMap((problem.k, pixels_of(problem)), ((channels or problem.k) * itemsize,), box, row_bytes)
 
 
 def pixels_of(problem: ConvProblem) -> int:

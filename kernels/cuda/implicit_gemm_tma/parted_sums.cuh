@@ -81,7 +81,7 @@ __device__ __forceinline__ void for_outputs(const Outputs& outputs, const Sizes&
     if (filter >= min(outputs.filter + sizes.filters, (unsigned)sizes.K)) return;
 #pragma unroll 1
     for (int row = first_row(); row < outputs.rows; row += ROW_STEP)
-        visit(row, filter, (size_t)(outputs.pixel + row) * sizes.K + filter);
+        visit(row, filter, (size_t)(outputs.pixel + row) * sizes.y_pitch + filter);
 }
 
 // Has memory brought near that is read much later.

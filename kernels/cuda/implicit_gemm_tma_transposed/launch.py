@@ -106,7 +106,7 @@ def _multiplication(
     arrangement = plans.arranged(cut.tile, cut.cluster, multiplied, pixels, processors, has_residual=has_residual)
     plane = problem.p * problem.q
     columns = ceil_div(plane, BOX_PIXELS) if forms.is_planar(problem) else plane
-    c, k, r, s, _, plane, q, *windows = sizes_of_layer(multiplied)
+    c, k, r, s, _, plane, q, _, *windows = sizes_of_layer(multiplied, multiplied.k)
     sizes = (
         *(c, k, r, s, pixels, plane, q, *windows),
         *(arrangement.across, arrangement.tiles),

@@ -88,6 +88,20 @@ def launch_of(start: Start, epilogue: Epilogue) -> Launch:
     return Launch(run, by_address=True)
 
 
+def with_within(into: Callable[[int], Launch], filters: int) -> Launch:
+    """The launch into a y of its own, which can also write into some of more channels (`Launch.within`).
+
+    Parameters
+    ----------
+    into : callable (channels) -> Launch
+        Without scratch memory.
+    filters : int
+    """
+    launch = into(filters)
+    launch.within = lambda channels: into(channels).run
+    return launch
+
+
 def _start(kernel: Any, config: _Config, values: list[Any], cluster: int) -> Start:
     parameters_by_count: dict[int, _Parameters] = {}
     launch: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import ceil
 from typing import Any, Final
@@ -39,32 +40,47 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
         (parts, *_shape(problem, problem.n)),
         overlaps=overlaps(plans.TRANSFORM_SOURCES[problem.layout]),
     )
-    chunks = [
-        (begin, _chunk(problem, device, cut, min(cut.images, problem.n - begin), has_filters=begin == 0))
-        for begin in range(0, problem.n, cut.images)
-    ]
     left, right = (v, u) if plans.has_tiles_left(problem) else (u, v)
-    bytes_of_x, bytes_of_y = 4 * problem.c * problem.h * problem.w, 4 * problem.k * problem.p * problem.q
+    bytes_of_x = 4 * problem.c * problem.h * problem.w
 
-    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
-        x_begin, weight_begin = x.data.ptr, weight.data.ptr
-        filter_maxima, filter_exponents = maxima.ptr + 4 * problem.n * parts, exponents.ptr + 4 * problem.n
-        find_maxima(x_begin, weight_begin, maxima.ptr)
-        for begin, (transform, multiply, transform_back) in chunks:
-            image_maxima, image_exponents = maxima.ptr + 4 * begin * parts, exponents.ptr + 4 * begin
-            images, outputs = x_begin + begin * bytes_of_x, begin * bytes_of_y
-            scales = (image_exponents, filter_exponents)
-            transform(images, weight_begin, image_maxima, filter_maxima, u.ptr, v.ptr, *scales)
-            multiply(left.ptr, right.ptr, m.ptr)
-            transform_back(m.ptr, *scales, y.data.ptr + outputs, *addresses(problem.epilogue, ends, outputs))
+    def into(channels: int) -> Callable[..., None]:
+        chunks = [
+            (begin, _chunk(problem, device, cut, min(cut.images, problem.n - begin), channels, has_filters=begin == 0))
+            for begin in range(0, problem.n, cut.images)
+        ]
+        bytes_of_y = 4 * channels * problem.p * problem.q
 
-    return Launch(run, plans.workspace_bytes(problem, cut), scratch=(u, v, m, maxima, exponents), by_address=True)
+        def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+            x_begin, weight_begin = x.data.ptr, weight.data.ptr
+            filter_maxima, filter_exponents = maxima.ptr + 4 * problem.n * parts, exponents.ptr + 4 * problem.n
+            find_maxima(x_begin, weight_begin, maxima.ptr)
+            for begin, (transform, multiply, transform_back) in chunks:
+                image_maxima, image_exponents = maxima.ptr + 4 * begin * parts, exponents.ptr + 4 * begin
+                images, outputs = x_begin + begin * bytes_of_x, begin * bytes_of_y
+                scales = (image_exponents, filter_exponents)
+                transform(images, weight_begin, image_maxima, filter_maxima, u.ptr, v.ptr, *scales)
+                multiply(left.ptr, right.ptr, m.ptr)
+                transform_back(m.ptr, *scales, y.data.ptr + outputs, *addresses(problem.epilogue, ends, outputs))
+
+        return run
+
+    is_within = problem.layout is Layout.NHWC and not problem.epilogue.residual
+    return Launch(
+        into(problem.k),
+        plans.workspace_bytes(problem, cut),
+        scratch=(u, v, m, maxima, exponents),
+        by_address=True,
+        within=into if is_within else None,
+    )
 
 
 def _chunk(
-    problem: ConvProblem, device: Device, cut: plans.Cut, images: int, *, has_filters: bool
+    problem: ConvProblem, device: Device, cut: plans.Cut, images: int, channels: int, *, has_filters: bool
 ) -> tuple[Start, Start, Start]:
-    """The kernels of a chunk of ``images`` images: transform, of the filters too if asked, multiply, transform back."""
+    """The kernels of a chunk of ``images`` images: transform, of the filters too if asked, multiply, transform back.
+
+    In nhwc y is some of so many channels.
+    """
     tiles, slices, parts = (
         images * plans.tiles_of(problem),
         plans.slices_of(problem),
@@ -75,7 +91,7 @@ def _chunk(
     rows_left, rows_right = (tiles, rows_u) if plans.has_tiles_left(problem) else (problem.k, rows_v)
     transforms = (ceil(tiles / plans.BLOCK_TILES) + has_filters * ceil(rows_u / plans.BLOCK_TILES)) * slices
     behind = partial(prepare_start, overlaps=True)
-    warps, sizes = _warps_back(problem, device, images)
+    warps, sizes = _warps_back(problem, device, images, channels)
     multiply = load_kernel(plans.GEMM_SOURCE, "winograd_gemm", problem.dtype, **cut.tile.defines, **_WAITING)
     return (
         behind(
@@ -112,10 +128,10 @@ def _transform(problem: ConvProblem, step: str) -> Any:
     return load_kernel(source, f"winograd_{step}", problem.dtype, **defines)
 
 
-def _warps_back(problem: ConvProblem, device: Device, images: int) -> tuple[int, tuple[int, ...]]:
+def _warps_back(problem: ConvProblem, device: Device, images: int, channels: int) -> tuple[int, tuple[int, ...]]:
     """Warps that transform back, and their arguments before the shape: for nchw, the filters of a run of tiles."""
     tiles = images * plans.tiles_of(problem)
     if problem.layout is Layout.NHWC:
-        return tiles * ceil(problem.k / 32), ()
+        return tiles * ceil(problem.k / 32), (channels,)
     filters = plans.filters_of_run(problem, device, images)
     return ceil(tiles / plans.run_tiles(problem)) * ceil(problem.k / filters), (filters,)

@@ -107,10 +107,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                                stride_w, pad_h, pad_w, dilation_h, dilation_w, groups);
 }
 
-// y of the N images of a chunk from m (K/64, T, POSITIONS, 64); a thread: a filter of a tile.
+// y of the N images of a chunk from m (K/64, T, POSITIONS, 64); a thread: a filter of a tile. The next pixel of y lies y_pitch
+// elements on, K or more.
 extern "C" __global__ void __launch_bounds__(Y_THREADS, TILE == 6 ? 8 : 5)
     winograd_transform_y(const float* __restrict__ m, const int* __restrict__ exponents,
-                         const int* __restrict__ filter_exponents, float* __restrict__ y EPILOGUE, SHAPE) {
+                         const int* __restrict__ filter_exponents, float* __restrict__ y EPILOGUE, int y_pitch, SHAPE) {
     wait_for_kernel_ahead();
     const unsigned tiles = (unsigned)N * ((P + OUT - 1) / OUT) * ((Q + OUT - 1) / OUT), groups_k = (K + 31) / 32;
     const unsigned warp = blockIdx.x * (Y_THREADS / 32) + threadIdx.x / 32, row = warp / groups_k;
@@ -125,13 +126,13 @@ extern "C" __global__ void __launch_bounds__(Y_THREADS, TILE == 6 ? 8 : 5)
     float outputs[OUT][OUT];
     transform_product(outputs, values);
     const Epilogue epilogue = EPILOGUE_OF(y);
-    float* line = y + (((size_t)tile.n * P + tile.p) * Q + tile.q) * K + k;
+    float* line = y + (((size_t)tile.n * P + tile.p) * Q + tile.q) * y_pitch + k;
 #pragma unroll
-    for (int i = 0; i < OUT; ++i, line += Q * K) {
+    for (int i = 0; i < OUT; ++i, line += Q * y_pitch) {
         if (tile.p + i >= P) return;
 #pragma unroll
         for (int j = 0; j < OUT; ++j) {
-            float* const target = line + j * K;
+            float* const target = line + j * y_pitch;
             if (tile.q + j < Q) *target = epilogue.of(outputs[i][j] * scales.x * scales.y, k, target);
         }
     }
