@@ -192,3 +192,18 @@ def settle(network: nn.Module, shape: tuple[int, ...]) -> nn.Module:
                 module.weight.copy_(torch.rand(module.num_features, generator=generator) + 0.5)
                 module.bias.copy_(torch.randn(module.num_features, generator=generator))
     return network.eval()
+
+
+class Expanding(torch.nn.Module):
+    """A convolution, two that read it and are concatenated, and one that reads these."""
+
+    def __init__(self, filters: tuple[int, ...] = (8, 12), joined: Any = None, channels: int = 8) -> None:
+        super().__init__()
+        self.squeeze = torch.nn.Conv2d(channels, channels // 2, 1)
+        self.expand = torch.nn.ModuleList(torch.nn.Conv2d(channels // 2, k, 3, padding=1) for k in filters)
+        self.last = torch.nn.Conv2d(sum(filters), 4, 1)
+        self.joined = joined or (lambda parts: torch.cat(parts, 1))
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.squeeze(x))
+        return self.last(self.joined([torch.relu(expand(x)) for expand in self.expand]))

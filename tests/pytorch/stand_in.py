@@ -61,6 +61,10 @@ class NumPyRunner:
         Variants that say that they call cuBLAS.
     prepared : list of str
         The variants that were made ready, in this order.
+    written_within : list of ConvProblem
+        What ran, and wrote some of the channels of a larger tensor.
+    writes_within : callable (problem) -> bool
+        Whether variants can do so.
     """
 
     def __init__(self) -> None:
@@ -71,6 +75,8 @@ class NumPyRunner:
         self.wrong: Collection[str] = ()
         self.calling_blas: Collection[str] = ()
         self.prepared: list[str] = []
+        self.written_within: list[ConvProblem] = []
+        self.writes_within: Callable[[ConvProblem], bool] = lambda problem: problem.layout == "nhwc"
 
     def prepare(self, variant: Variant, problem: ConvProblem, limit_bytes: int, plan: Mapping[str, Any]) -> Launch:
         """As `CudaRunner.prepare`."""
@@ -84,7 +90,21 @@ class NumPyRunner:
             self.launches.append(problem)
             y[...] = reference.convolve(problem, x, weight, *ends) + off
 
-        return Launch(run, plan=dict(plan), calls_blas=variant.id in self.calling_blas)
+        def within(channels: int) -> Callable[..., None]:
+            def run_within(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+                self.written_within.append(problem)
+                shapes = (problem.x_shape, problem.weight_shape, *map(problem.shapes.get, ("bias", "residual")))
+                given = [
+                    operand and array_at_address(shape, operand.ptr)
+                    for shape, operand in zip(shapes, (x, weight, *ends), strict=False)
+                ]
+                pixels = array_at_address((*problem.y_shape[:3], channels), y.ptr, last=problem.k)
+                pixels[..., : problem.k] = reference.convolve(problem, *given) + off
+
+            return run_within
+
+        can = self.writes_within(problem)
+        return Launch(run, plan=dict(plan), calls_blas=variant.id in self.calling_blas, within=within if can else None)
 
 
 class FakeGpu(gpu.Gpu):
@@ -112,6 +132,14 @@ def array_at(shape: tuple[int, ...], dtype: np.dtype[Any], memory: Any) -> np.nd
     """A NumPy array of memory that somebody else owns."""
     assert memory.nbytes == np.prod(shape) * dtype.itemsize
     return np.frombuffer((ctypes.c_char * memory.nbytes).from_address(memory.address), dtype).reshape(shape)
+
+
+def array_at_address(shape: Any, address: int, last: int | None = None) -> np.ndarray[Any, Any]:
+    """Float32 memory at an address; of the last pixel only so many channels are there."""
+    strides = np.cumprod((4, *shape[:0:-1]))[::-1]
+    count = int(np.prod(shape)) - (shape[-1] - last if last else 0)
+    values = np.frombuffer((ctypes.c_char * (4 * count)).from_address(address), np.float32)
+    return np.lib.stride_tricks.as_strided(values, shape, strides)
 
 
 @contextmanager

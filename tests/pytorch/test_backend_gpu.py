@@ -29,11 +29,11 @@ try:
     from conv_advisor.torch.calls.timing import Trial
     from conv_advisor.torch.choosing import gpu as gpus
     from conv_advisor.torch.choosing.choice import Choice
-    from conv_advisor.torch.operators.lowering import NAME
+    from conv_advisor.torch.operators.lowering import NAME, NAME_WITHIN
     from conv_advisor.torch.options import Options
     from conv_advisor.torch.swapping import optimize
     from tests.pytorch.comparing import compiled, watch
-    from tests.pytorch.networks import Endings, every_kind
+    from tests.pytorch.networks import Endings, Expanding, every_kind
 except ImportError as error:
     MISSING = str(error)
 
@@ -134,6 +134,28 @@ def test_inductor_takes_what_the_backend_leaves_it(dtype: str, layout: str, alwa
         assert_near_float64(network, x, ours, network(x))
     assert f"extern_kernels.{NAME}(" in code, "a variant is called as a function"
     assert "torch.ops.conv_advisor" not in code
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [*KINDS, ("float16", "nchw")])
+def test_convolutions_write_into_their_concatenation(dtype: str, layout: str, always: None) -> None:
+    """Where the fastest variants can, also in a captured graph; the answer is right in either layout."""
+    network, x = placed(Expanding((64, 96, 32), channels=128).eval(), (8, 128, 28, 28), dtype, layout)
+    with torch.no_grad():
+        call = compiled(network)
+        ours, (code,) = run_and_get_code(call, x)
+        assert_near_float64(network, x, ours, network(x))
+        readers = {
+            plan.partition("/")[0]: run for (plan, *_), run in loaded.LOADED.items() if "-3x3" in plan or "-3-" in plan
+        }
+        can = [run is not None and run.writes_within for run in readers.values()]
+        assert (NAME_WITHIN in code) == (can.count(False) <= 1), readers
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = call(x)
+        for _ in range(2):
+            x.copy_(torch.randn_like(x))
+            graph.replay()
+            assert_near_float64(network, x, y, network(x))
 
 
 @pytest.mark.parametrize(("dtype", "layout"), KINDS[:3])

@@ -13,6 +13,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.torch.calls.loaded import plan_name
 from conv_advisor.torch.choosing.choice import Choice, Chooser
 from conv_advisor.torch.choosing.chooser import choose_all, chooser_for
+from conv_advisor.torch.graph.concatenations import share_beginnings, write_into_concatenations
 from conv_advisor.torch.graph.folding import Weights
 from conv_advisor.torch.graph.layouts import lay_out
 from conv_advisor.torch.graph.normal_form import normalize
@@ -85,9 +86,13 @@ def backend(
     if is_replaced:
         # Variants were chosen for the layouts that the model has; Inductor is not to choose others for what is left.
         inductors = {"layout_optimization": False} | inductors
+    is_below_autograd = is_replaced and not _turns_gradients_on(gm)
+    if is_below_autograd and ours.inductor:
+        write_into_concatenations(gm.graph)
+        share_beginnings(gm.graph)
     gm.recompile()
     compiled = _compile(gm, inputs, ours, inductors)
-    if is_replaced and not _turns_gradients_on(gm):
+    if is_below_autograd:
         compiled = below_autograd(compiled)
     if foldings is None:
         return compiled

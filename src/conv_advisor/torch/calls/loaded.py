@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final, Protocol
 
-from conv_advisor.data.problem import Layout
+import torch
+
+from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.torch.calls.layers import MEMORY_FORMATS
 
 
@@ -13,7 +15,14 @@ class Run(Protocol):
     """One variant, ready on one device: it takes x and weight, dense in the plan's layout.
 
     With an epilogue that adds a bias or a residual it takes those two as well, None for the one that is not added.
+
+    Attributes
+    ----------
+    writes_within : bool
+        Whether it can write y as some of the channels of a larger tensor, nhwc.
     """
+
+    writes_within: bool
 
     def __call__(self, x: Any, weight: Any, *ends: Any) -> Any:
         """y; None where an operand is not aligned."""
@@ -21,6 +30,10 @@ class Run(Protocol):
 
     def run_here(self, x: Any, weight: Any, y: Any, *ends: Any) -> bool:
         """Write y, on the current device; False where an operand is not aligned, and y is as it was."""
+        ...
+
+    def run_within(self, x: Any, weight: Any, y: Any, *ends: Any) -> bool:
+        """The same where y is some of the channels of a larger tensor, nhwc; False also where it cannot write so."""
         ...
 
 
@@ -42,6 +55,20 @@ def plan_name(problem_key: str, limits: str = "") -> str:
         As `Options.limits` says it.
     """
     return f"{problem_key}/{limits}" if limits else problem_key
+
+
+def run_of(plan: str, device: Any) -> Run | None:
+    """What is loaded for a plan on a device, for the shape that it is named after; None where nothing is."""
+    problem = problem_of_plan(plan)
+    index = -1 if device.index is None else device.index
+    return LOADED.get((plan, torch.Size((problem.n, problem.c, problem.h, problem.w)), index))
+
+
+@cache
+def problem_of_plan(plan: str) -> ConvProblem:
+    """The problem that a plan is named after; only the sizes of its filter are certain."""
+    short, dtype, layout = plan.partition("/")[0].rsplit("-", 2)
+    return ConvProblem.parse(short, dtype=dtype, layout=layout)
 
 
 def layout_of_plan(plan: str) -> Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import cache
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -54,11 +55,15 @@ class Prepared:
         What rebuilds it, with the variant's id, as in `Measurement.plan`.
     calls_blas : bool
         As `Launch` has it.
+    writes_within : bool
+        Whether `run_within` may write y.
     """
 
     def __init__(self, problem: ConvProblem, launch: Launch, device: Any) -> None:
         self.plan, self.calls_blas = launch.plan, launch.calls_blas
         self._run, self._by_address = launch.run, launch.by_address
+        self._within, self._runs_within = launch.within, dict[int, Callable[..., None]]()
+        self.writes_within = launch.within is not None
         self._device, self._place = device.index, device
         self._shape = (problem.n, problem.k, problem.p, problem.q)
         self._dtype = TORCH_DTYPES[problem.dtype]
@@ -105,7 +110,17 @@ class Prepared:
                 return self.run_here(x, weight, y, *ends)
         return self.run_here(x, weight, y, *ends)
 
-    def run_here(self, *tensors: Any) -> bool:
+    def run_within(self, x: Any, weight: Any, y: Any, *ends: Any) -> bool:
+        """`run_here` where y is some of the channels of a larger tensor, nhwc; False also where it cannot write so."""
+        channels = y.stride(3)
+        run = self._runs_within.get(channels)
+        if run is None:
+            if self._within is None or channels * self._storage.itemsize % _ALIGNMENT_BYTES:
+                return False
+            run = self._runs_within[channels] = self._within(channels)
+        return self.run_here(x, weight, y, *ends, run=run)
+
+    def run_here(self, *tensors: Any, run: Callable[..., None] | None = None) -> bool:
         """`run_into` where the device is the current one, as within a graph that Inductor compiled.
 
         It is what each layer costs the host: nothing is looked up here that could be known before.
@@ -125,12 +140,12 @@ class Prepared:
                     scratch.ptr = begin + offset
             for operand, address in zip(self._given, addresses, strict=True):
                 operand.ptr = address
-            if not self._by_address:
+            if run is None and not self._by_address:
                 self._run_arrays(stream)
                 return True
             ASKED.stream = stream
             try:
-                self._run(*self._operands)
+                (run or self._run)(*self._operands)
             finally:
                 ASKED.stream = None
         return True

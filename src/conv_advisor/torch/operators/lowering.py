@@ -10,27 +10,35 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
+import torch
 from torch._inductor.ir import (
     NHWC_STRIDE_ORDER,
+    ConcatKernel,
     ExternKernel,
     ExternKernelOut,
     FallbackKernel,
     FlexibleLayout,
+    SliceView,
+    StorageBox,
     TensorBox,
 )
-from torch._inductor.lowering import fallback_handler, register_lowering
+from torch._inductor.lowering import fallback_handler, lowerings, register_lowering
 from torch._inductor.select_algorithm import extern_kernels
 from torch._inductor.virtualized import V
 
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.torch.calls.layers import geometry_of_problem
-from conv_advisor.torch.calls.loaded import LOADED, layout_of_plan
+from conv_advisor.torch.calls.loaded import LOADED, layout_of_plan, memory_format_of_plan, problem_of_plan
 from conv_advisor.torch.calls.own import own_steps
+from conv_advisor.torch.graph.concatenations import is_written_in_place
+from conv_advisor.torch.operators.cat_channels import cat_channels
 from conv_advisor.torch.operators.conv2d import conv2d, forget, load
 from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
 
 NAME: Final = "conv_advisor_conv2d_v1"
 """The name by which compiled graphs, which may be kept, call `convolve_into`."""
+NAME_WITHIN: Final = "conv_advisor_conv2d_within_v1"
+"""The same of `convolve_within`."""
 
 DEVICES: Final = {"cuda"}
 """Types of devices on which it is called so; elsewhere the operators are called as any other."""
@@ -60,15 +68,31 @@ def convolve_into(x: Any, weight: Any, *ends: Any, plan: str, out: Any) -> None:
                 return
         except Exception as error:  # whatever it was, PyTorch's own convolution gives the answer
             forget(key, error)
-    problem = _problem_of_plan(plan)
+    problem = problem_of_plan(plan)
     rest: tuple[Any, ...] = (*geometry_of_problem(problem).arguments, problem.epilogue.activation.value, plan)
     out.copy_(own_steps(x, weight, *_bias_and_residual(problem, ends), *rest))
 
 
+def convolve_within(x: Any, weight: Any, *ends: Any, plan: str, out: Any) -> None:
+    """`convolve_into` where ``out`` may be some of the channels of a larger tensor, nhwc: copied only if it must be."""
+    key = (plan, x.shape, x.get_device())
+    run = LOADED[key] if key in LOADED else _load(key, x, weight, ends)
+    if run is not None:
+        try:
+            if run.run_within(x, weight, out, *ends):
+                return
+        except Exception as error:  # whatever it was, PyTorch's own convolution gives the answer
+            forget(key, error)
+    y = torch.empty(out.shape, dtype=out.dtype, device=out.device, memory_format=memory_format_of_plan(plan))
+    convolve_into(x, weight, *ends, plan=plan, out=y)
+    out.copy_(y)
+
+
 @cache
 def register() -> None:
-    """Let Inductor call both operators so, in this process."""
+    """Let Inductor call our operators so, in this process."""
     setattr(extern_kernels, NAME, convolve_into)
+    setattr(extern_kernels, NAME_WITHIN, convolve_within)
 
     def of_convolution(x: Any, weight: Any, *rest: Any) -> Any:
         return _lowered(conv2d, (x, weight), (x, weight, *rest))
@@ -78,23 +102,61 @@ def register() -> None:
 
     register_lowering(conv2d, type_promotion_kind=None)(of_convolution)
     register_lowering(conv2d_ending, type_promotion_kind=None)(of_ending)
+    register_lowering(cat_channels, type_promotion_kind=None)(_concatenated)
 
 
 def _lowered(operator: Any, tensors: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
     """Inductor's node for one call; that of any other operator where it writes C++ or a graph leaves the process."""
-    y = V.graph.current_node.meta.get("val")
-    leaves_python = any(getattr(V.graph, name, False) for name in ("cpp_wrapper", "aot_mode", "fx_wrapper"))
-    if y is None or y.device.type not in DEVICES or leaves_python:
+    node = V.graph.current_node
+    if not _is_called_so(node):
         return fallback_handler(operator, add_to_fallback_set=False)(*arguments)
-    plan = arguments[-1]
+    y, plan = node.meta["val"], arguments[-1]
+    layout = FallbackKernel.tensor_to_layout(y)
+    is_within = _is_within(node)
+    if is_within:  # it goes where the concatenation wants it
+        layout = FlexibleLayout(layout.device, layout.dtype, layout.size, NHWC_STRIDE_ORDER)
     return TensorBox.create(
         ExternKernelOut(
-            layout=FallbackKernel.tensor_to_layout(y),
+            layout=layout,
             inputs=[_dense(tensor, layout_of_plan(plan)) for tensor in tensors if tensor is not None],
             kwargs={"plan": plan},
-            python_kernel_name=f"extern_kernels.{NAME}",
+            python_kernel_name=f"extern_kernels.{NAME_WITHIN if is_within else NAME}",
         )
     )
+
+
+def _is_called_so(node: Any) -> bool:
+    """Whether Inductor calls a node's operator as here: where it writes Python that stays in this process."""
+    y = node.meta.get("val")
+    leaves_python = any(getattr(V.graph, name, False) for name in ("cpp_wrapper", "aot_mode", "fx_wrapper"))
+    return y is not None and y.device.type in DEVICES and not leaves_python
+
+
+def _is_within(node: Any) -> bool:
+    """Whether a convolution writes into the concatenation that reads it."""
+    reader = next(iter(node.users))
+    if reader.target is not cat_channels or len(node.users) != 1:
+        return False
+    parts = reader.args[0]
+    ahead = parts[: parts.index(node)]
+    channels = sum(part.meta["val"].shape[1] for part in ahead)
+    return is_written_in_place(node, channels * node.meta["val"].element_size())
+
+
+def _concatenated(tensors: Any) -> Any:
+    """Inductor's node for a concatenation in channels last, into which its parts are written where they can be."""
+    node = V.graph.current_node
+    if not _is_called_so(node):
+        return lowerings[torch.ops.aten.cat.default](tensors, 1)
+    joined = ConcatKernel(name=None, layout=FallbackKernel.tensor_to_layout(node.meta["val"]), inputs=[])
+    whole, end = StorageBox(joined), 0
+    for tensor in tensors:
+        begin, end = end, end + tensor.get_size()[1]
+        joined.inputs.append(ConcatKernel.realize_into(tensor, SliceView.create(whole, 1, begin, end, clamp=False)))
+    joined.name = V.graph.register_buffer(joined)
+    joined.inputs = ConcatKernel.unwrap_storage(joined.inputs)
+    V.graph.register_operation(joined)
+    return TensorBox(whole)
 
 
 def _dense(tensor: Any, layout: Layout) -> Any:
@@ -108,7 +170,7 @@ def _dense(tensor: Any, layout: Layout) -> Any:
 
 
 def _load(key: tuple[str, Any, int], x: Any, weight: Any, ends: tuple[Any, ...]) -> Any:
-    problem = _problem_of_plan(key[0])
+    problem = problem_of_plan(key[0])
     geometry = geometry_of_problem(problem).arguments
     bias_and_residual = _bias_and_residual(problem, ends) if ends else ()
     return load(key, x, weight, bias_and_residual, geometry, problem.epilogue.activation.value)
@@ -118,10 +180,3 @@ def _bias_and_residual(problem: ConvProblem, ends: tuple[Any, ...]) -> tuple[Any
     remaining = list(ends)
     bias = remaining.pop(0) if problem.epilogue.bias else None
     return bias, remaining.pop(0) if problem.epilogue.residual else None
-
-
-@cache
-def _problem_of_plan(plan: str) -> ConvProblem:
-    """The problem that a plan is named after; only the sizes of its filter are certain."""
-    short, dtype, layout = plan.partition("/")[0].rsplit("-", 2)
-    return ConvProblem.parse(short, dtype=dtype, layout=layout)
