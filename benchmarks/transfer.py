@@ -1,8 +1,9 @@
 """How good a tree is on another GPU, as it is borrowed and adapted to some layers measured there.
 
-``python -m benchmarks.transfer --device h100`` takes what ships of a GPU that was swept with every variant and has no
-tree, holds back half of its layers, adapts the tree that it borrows to some problems of the others by the first of
-their rankings, as ``conv-advisor calibrate`` does, and prints what the choices cost on the layers held back.
+``python -m benchmarks.transfer --device h100`` takes what ships of a GPU, holds back half of its layers, adapts the
+tree that it borrows to some problems of the others by the first of their rankings, as ``conv-advisor calibrate`` does,
+and prints what the choices cost on the layers held back. The other way round, a tree of the H100's seeds, which does
+not ship: ``conv-advisor train --device h100 --output tree``, then ``--device h200 --lender tree --networks seeds``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import argparse
 import random
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from conv_advisor.data.measurement import Device
+from conv_advisor.data.networks import problems as problems_of
 from conv_advisor.data.records import Records
 from conv_advisor.models.adapting.adapt import adapted
 from conv_advisor.models.adapting.correction import Fit
@@ -32,15 +35,20 @@ def main() -> None:
     """Print a table: problems measured, and what the choices cost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="h100", help="whose measurements ship (default h100)")
-    parser.add_argument("--lender", default="nvidia-h200", help="device whose tree ships")
+    parser.add_argument("--lender", default="nvidia-h200", help="device whose tree ships, or the folder of a tree")
+    parser.add_argument("--networks", help="judge by the layers of this network or group alone, such as seeds")
     parser.add_argument("--counts", default="0,50,200,1000", help="problems to adapt to, or all there are")
     parser.add_argument("--draws", type=int, default=5, help="random draws of layers held back, over which scores go")
     parser.add_argument("--first", type=int, default=FIRST, help="variants of each ranking that are measured")
     chosen = parser.parse_args()
     records = Records()
     device = records.device(chosen.device)
-    costs, lender = from_table(records.table(device.id), device.id), read(SHIPPED / chosen.lender)
-    beside = from_table(records.table(chosen.lender), chosen.lender)
+    folder = SHIPPED / chosen.lender if (SHIPPED / chosen.lender).is_dir() else Path(chosen.lender)
+    costs, lender = from_table(records.table(device.id), device.id), read(folder)
+    if chosen.networks:
+        layers = {problem.layer for problem in problems_of(chosen.networks)}
+        costs = costs.take([row for row, problem in enumerate(costs.problems) if problem.layer in layers])
+    beside = from_table(records.table(lender.device.id), lender.device.id)
     sys.stdout.write(f"{len(costs.problems)} problems of {device.name}; the tree of {lender.device.name}\n")
     sys.stdout.write(_LINE.format("measured", "problems", "mean", "p95", "worst", "times off", "p90") + "\n")
     for count in map(int, chosen.counts.split(",")):
