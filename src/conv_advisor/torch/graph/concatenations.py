@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from conv_advisor.data.problem import Layout
-from conv_advisor.torch.calls.loaded import layout_of_plan, run_of
+from conv_advisor.torch.calls.loaded import layout_of_plan
 from conv_advisor.torch.nodes import (
     POINTWISE,
     changes_something,
@@ -21,14 +21,10 @@ from conv_advisor.torch.nodes import (
     value_of,
     written_by,
 )
-from conv_advisor.torch.operators.cat_channels import cat_channels
-from conv_advisor.torch.operators.conv2d import conv2d
-from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
+from conv_advisor.torch.operators.cat_channels import ALIGNMENT_BYTES, OURS, cat_channels, is_written_in_place
 
-_OURS: Final = (conv2d, conv2d_ending)
 _CHANNELS: Final = (1, -3)
 """The dimension, as it may be given."""
-_ALIGNMENT_BYTES: Final = 16
 _FUSED: Final = POINTWISE | {"batch_norm"}
 """Kinds of readers with which Inductor fuses a concatenation, so that it is never written."""
 _MOST_FUSED: Final = 8
@@ -120,21 +116,9 @@ def _arguments_with(node: Node, tensors: list[Node]) -> tuple[tuple[Any, ...], d
     return (), {**node.kwargs, "tensors": tensors}
 
 
-def is_written_in_place(part: Node, at_bytes: int) -> bool:
-    """Whether a part of a concatenation, so many bytes behind a pixel's first channel, is by a variant that can do so.
-
-    That concatenation alone reads the part then.
-    """
-    if part.target not in _OURS or len(part.users) != 1 or at_bytes % _ALIGNMENT_BYTES:
-        return False
-    plan = str(part.args[-1])
-    run = run_of(plan, value_of(part).device)
-    return layout_of_plan(plan) is Layout.NHWC and run is not None and run.writes_within
-
-
 def _is_in_nhwc(node: Node, in_nhwc: Collection[Node]) -> bool:
     """Whether a node's value is surely in channels last, and what reads it would not know it from another."""
-    if node.target in _OURS:
+    if node.target in OURS:
         return layout_of_plan(str(node.args[-1])) is Layout.NHWC
     value = value_of(node)
     if node.op == "placeholder":
@@ -161,4 +145,4 @@ def _parts(node: Node) -> list[tuple[Node, int]] | None:
     for tensor, value in zip(tensors, values[1:], strict=True):
         parts.append((tensor, at))
         at += value.shape[1] * value.element_size()
-    return None if at % _ALIGNMENT_BYTES else parts
+    return None if at % ALIGNMENT_BYTES else parts

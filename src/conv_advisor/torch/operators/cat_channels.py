@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+from torch.fx import Node
 
+from conv_advisor.data.problem import Layout
+from conv_advisor.torch.calls.loaded import layout_of_plan, run_of
+from conv_advisor.torch.nodes import value_of
+from conv_advisor.torch.operators.conv2d import conv2d
+from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
+
+OURS: Final = (conv2d, conv2d_ending)
+"""The operators of convolutions, whose last argument is the plan."""
+ALIGNMENT_BYTES: Final = 16
+"""Of which a pixel, and what lies in it ahead of a part that is written in place, take a multiple."""
 NAME: Final = "cat_channels_v1"
 
 
@@ -30,3 +41,15 @@ _library.define(f"{NAME}(Tensor[] tensors) -> Tensor", tags=(torch.Tag.pt2_compl
 _library.impl(NAME, _concatenated, "CompositeExplicitAutograd")
 torch.library.register_fake(f"conv_advisor::{NAME}", _fake, lib=_library)
 cat_channels: Final = torch.ops.conv_advisor.cat_channels_v1.default
+
+
+def is_written_in_place(part: Node, at_bytes: int) -> bool:
+    """Whether a part of a concatenation, so many bytes behind a pixel's first channel, is by a variant that can do so.
+
+    That concatenation alone reads the part then.
+    """
+    if part.target not in OURS or len(part.users) != 1 or at_bytes % ALIGNMENT_BYTES:
+        return False
+    plan = str(part.args[-1])
+    run = run_of(plan, value_of(part).device)
+    return layout_of_plan(plan) is Layout.NHWC and run is not None and run.writes_within

@@ -30,8 +30,7 @@ from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.torch.calls.layers import geometry_of_problem
 from conv_advisor.torch.calls.loaded import LOADED, layout_of_plan, memory_format_of_plan, problem_of_plan
 from conv_advisor.torch.calls.own import own_steps
-from conv_advisor.torch.graph.concatenations import is_written_in_place
-from conv_advisor.torch.operators.cat_channels import cat_channels
+from conv_advisor.torch.operators.cat_channels import cat_channels, is_written_in_place
 from conv_advisor.torch.operators.conv2d import conv2d, forget, load
 from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
 
