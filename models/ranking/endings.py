@@ -12,6 +12,7 @@ import msgspec
 from conv_advisor import data
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import ModelRejected
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cudnn.variants import algorithm_of
 from conv_advisor.kernels.variant import Ending, Variant
@@ -49,6 +50,14 @@ without; PyTorch's; and cuDNN's fastest fused plan against its fastest plain one
 
 LEAST_SHARE: Final = 0.5
 """A library is not expected to end a layer so if its plans do in less than this share of those they compute alone."""
+
+
+FUNCTIONS: Final = {Activation.SILU: 2.0, Activation.SIGMOID: 2.0, Activation.GELU_TANH: 2.0, Activation.GELU: 2.5}
+"""Special functions of an output: an exponential and a quotient; erf is a polynomial that takes about as long."""
+
+_FUNCTIONS_OF_CYCLE: Final = 16
+"""Special functions that a multiprocessor computes in a cycle, whatever its generation (CUDA C++ Programming Guide,
+arithmetic instructions)."""
 
 
 class Work(NamedTuple):
@@ -99,18 +108,22 @@ class Way(NamedTuple):
     work : Work
     doubt : str or None
         Why no variant that ends so is expected to run, though its rule allows the problem.
+    functions_ms : float
+        The special functions of the activation, where no kernel after the convolution computes them: such a kernel
+        waits for memory longer.
     """
 
     cost: Cost
     work: Work
     doubt: str | None
+    functions_ms: float = 0.0
 
     def time_ms(self, alone_ms: float) -> float:
         """What a variant takes, from what it takes for the convolution alone."""
-        return self.cost.time_ms(alone_ms, self.work)
+        return self.cost.time_ms(alone_ms, self.work) + self.functions_ms
 
 
-class Endings(msgspec.Struct, frozen=True):
+class Endings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The costs of a device, by kind.
 
     Attributes
@@ -122,6 +135,8 @@ class Endings(msgspec.Struct, frozen=True):
         Number of combinations of layer and epilogue that were measured.
     costs : dict of str to Cost
         Some of `KINDS`: those that were measured.
+    function_ms : float
+        For each special function, with all multiprocessors at it (`on`); 0 where it is not known.
     """
 
     format: int
@@ -129,6 +144,12 @@ class Endings(msgspec.Struct, frozen=True):
     software: str
     n_layers: int
     costs: dict[str, Cost]
+    function_ms: float = 0.0
+
+    def on(self, device: Device) -> Endings:
+        """The same, with special functions as fast as a device's multiprocessors and clock say."""
+        cycles = _FUNCTIONS_OF_CYCLE * device.processors * device.max_clock_mhz * 1e3
+        return msgspec.structs.replace(self, function_ms=1 / cycles if cycles and device.kind == "cuda" else 0.0)
 
     def count(self, problem: ConvProblem) -> bool:
         """Whether enough is known of the epilogue of a problem: of variants that fuse it, and of those that append."""
@@ -146,7 +167,9 @@ class Endings(msgspec.Struct, frozen=True):
             doubt = f"not measured with {problem.epilogue}, and what that adds to the convolution is unknown"
         elif cost.share < LEAST_SHARE:
             doubt = f"predicted as not supported with {problem.epilogue}: {chance(cost.share)} of such plans were"
-        return Way(cost or _UNKNOWN, work_of(way, problem), doubt)
+        work, n_outputs = work_of(way, problem), problem.y_bytes // problem.dtype.itemsize_bytes
+        functions = 0.0 if work.kernels else FUNCTIONS.get(problem.epilogue.activation, 0.0)
+        return Way(cost or _UNKNOWN, work, doubt, functions * n_outputs * self.function_ms)
 
     def eager_ms(self, alone_ms: float, problem: ConvProblem) -> float | None:
         """What PyTorch without a compiler takes, from what it takes for the convolution; None where unknown."""

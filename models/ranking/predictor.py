@@ -75,9 +75,8 @@ class Predictor:
             for variant in variants.values()
             if variant.backend.device_kind == device.kind and (maker is None or maker.has(variant))
         }
-        self._endings = endings or (
-            lent_endings(self.loan, model) if self.loan and model else endings_of(device.id, model)
-        )
+        endings = endings or (lent_endings(self.loan, model) if self.loan and model else endings_of(device.id, model))
+        self._endings = endings and endings.on(device)
         self._learned = {name: learned_by(model, variant) for name, variant in self._pool.items()} if model else {}
         self._rows: dict[int, Row] = Rows(model, self._pool, device) if model else {}
 

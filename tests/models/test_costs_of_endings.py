@@ -12,7 +12,7 @@ import pytest
 
 from conv_advisor.data.epilogue import EVERY_EPILOGUE, Epilogue
 from conv_advisor.data.errors import ModelRejected
-from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Ending, Maker
@@ -124,6 +124,21 @@ def test_a_call_that_nobody_timed_costs_what_an_appended_kernel_does() -> None:
     dear = Cost(1.0, 0.0, 2.0 / Y_BYTES, 0.1, 1.0, 9)
     timed = msgspec.structs.replace(ENDINGS, costs=COSTS | {"call-residual": dear})
     assert timed.ways(tf32)[CALL].time_ms(1.0) == pytest.approx(3.0)
+
+
+def test_special_functions_cost_time_where_no_kernel_after_the_convolution_computes_them() -> None:
+    gpu = Device(id="gpu", name="GPU", kind="cuda", processors=100, max_clock_mhz=1000)
+    priced, n_outputs = ENDINGS.on(gpu), Y_BYTES // SMALL.dtype.itemsize_bytes
+    assert priced.function_ms == pytest.approx(1 / (16 * 100 * 1e6))
+    for activation, functions in {"relu": 0.0, "silu": 2.0, "sigmoid": 2.0, "gelu": 2.5, "gelu_tanh": 2.0}.items():
+        problem = replace(SMALL, epilogue=Epilogue(activation=activation))
+        ways, free = priced.ways(problem), ENDINGS.ways(problem)
+        for way in (Ending.FUSED, Ending.LIBRARY):
+            added = ways[way].time_ms(1.0) - free[way].time_ms(1.0)
+            assert added == pytest.approx(functions * n_outputs * priced.function_ms)
+        assert ways[Ending.APPENDED] == free[Ending.APPENDED]
+    for unknown in (replace(gpu, processors=0), replace(gpu, max_clock_mhz=0), replace(gpu, kind="cpu")):
+        assert ENDINGS.on(unknown) == ENDINGS
 
 
 def test_a_time_with_an_epilogue_is_the_time_alone_and_what_the_ending_adds(advisor: Advisor) -> None:
