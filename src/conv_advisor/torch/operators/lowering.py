@@ -133,10 +133,10 @@ def _is_called_so(node: Any) -> bool:
 
 def _is_within(node: Any) -> bool:
     """Whether a convolution writes into the concatenation that reads it."""
-    reader = next(iter(node.users))
-    if reader.target is not cat_channels or len(node.users) != 1:
+    readers = [user for user in node.users if user.target is cat_channels]
+    if not readers:
         return False
-    parts = reader.args[0]
+    (parts,) = readers[0].args
     ahead = parts[: parts.index(node)]
     channels = sum(part.meta["val"].shape[1] for part in ahead)
     return is_written_in_place(node, channels * node.meta["val"].element_size())
