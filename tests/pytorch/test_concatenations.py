@@ -114,6 +114,26 @@ def test_another_part_is_copied_into_its_place(fake_gpu: FakeGpu) -> None:
     assert [problem.k for problem in fake_gpu.runner.written_within] == [12]
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+def test_what_pools_read_too_is_written_in_place_and_what_convolutions_read_is_not(
+    is_written: bool, fake_gpu: FakeGpu
+) -> None:
+    class Skip(Expanding):
+        def forward(self, x: Any) -> Any:
+            left, right = (torch.relu(expand(self.squeeze(x))) for expand in self.expand)
+            beside = torch.nn.functional.max_pool2d(left, 2) if is_written else self.other(left)
+            return self.last(torch.cat([left, right], 1)), beside
+
+    network = Skip()
+    network.other = torch.nn.Conv2d(8, 4, 1)
+    with torch.no_grad():
+        network, x = network.eval().to(memory_format=torch.channels_last), images()
+        for ours, own in zip(torch.compile(network, backend=backend)(x), network(x), strict=True):
+            assert_near(ours, own)
+            assert ours.stride() == own.stride()
+    assert [problem.k for problem in fake_gpu.runner.written_within] == ([8, 12] if is_written else [12])
+
+
 def test_what_fails_is_pytorchs_and_copied(fake_gpu: FakeGpu, caplog: pytest.LogCaptureFixture) -> None:
     network, x = Expanding().eval().to(memory_format=torch.channels_last), images()
     call = torch.compile(network, backend=backend)

@@ -32,6 +32,7 @@ _READING: Final = frozenset((*_POOLS, *_REDUCTIONS, "interpolate"))
 """Kinds of operators for which True does not mean to write, but to round sizes up or to keep a dimension."""
 POINTWISE: Final = frozenset(_POINTWISE)
 """Kinds of operators that work value by value."""
+POOLS: Final = frozenset(_POOLS)
 EITHER: Final = frozenset((*_POOLS, *_POINTWISE, *_BY_PIXEL_OR_CHANNEL, "getitem"))
 """Kinds of operators that run as fast in either layout: value by value, or on whole pixels or channels."""
 

@@ -10,9 +10,10 @@ import torch
 from torch.fx import Graph, Node
 
 from conv_advisor.data.problem import Layout
-from conv_advisor.torch.calls.loaded import layout_of_plan
+from conv_advisor.torch.calls.loaded import layout_of_plan, run_of
 from conv_advisor.torch.nodes import (
     POINTWISE,
+    POOLS,
     changes_something,
     is_pytorchs,
     kind_of,
@@ -21,10 +22,18 @@ from conv_advisor.torch.nodes import (
     value_of,
     written_by,
 )
-from conv_advisor.torch.operators.cat_channels import ALIGNMENT_BYTES, OURS, cat_channels, is_written_in_place
+from conv_advisor.torch.operators.cat_channels import cat_channels
+from conv_advisor.torch.operators.conv2d import conv2d
+from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
 
+_OURS: Final = (conv2d, conv2d_ending)
+"""The operators of convolutions, whose last argument is the plan."""
 _CHANNELS: Final = (1, -3)
 """The dimension, as it may be given."""
+_ALIGNMENT_BYTES: Final = 16
+"""Of which a pixel, and what lies in it ahead of a part that is written in place, take a multiple."""
+_LOOPS: Final = POOLS | POINTWISE - {"contiguous", "to"}
+"""Kinds of readers that Inductor writes itself, and that read what has gaps as fast as what has none."""
 _FUSED: Final = POINTWISE | {"batch_norm"}
 """Kinds of readers with which Inductor fuses a concatenation, so that it is never written."""
 _MOST_FUSED: Final = 8
@@ -45,10 +54,10 @@ def write_into_concatenations(graph: Graph) -> None:
         parts = _parts(node)
         if parts is None or all(kind_of(user) in _FUSED for user in node.users):
             continue
-        n_written = sum(is_written_in_place(part, at) for part, at in parts)
-        if n_written and len(parts) - n_written <= _MOST_COPIED:
+        in_place = [_is_written_in_place(part, at, node) for part, at in parts]
+        if any(in_place) and in_place.count(False) <= _MOST_COPIED:
             with graph.inserting_before(node):
-                joined = graph.call_function(cat_channels, ([part for part, _ in parts],))
+                joined = graph.call_function(cat_channels, ([part for part, _ in parts], in_place))
             joined.meta = dict(node.meta)
             node.replace_all_uses_with(joined)
             graph.erase_node(node)
@@ -116,9 +125,23 @@ def _arguments_with(node: Node, tensors: list[Node]) -> tuple[tuple[Any, ...], d
     return (), {**node.kwargs, "tensors": tensors}
 
 
+def _is_written_in_place(part: Node, at_bytes: int, node: Node) -> bool:
+    """Whether a part of a concatenation, so many bytes behind a pixel's first channel, is by a variant that can do so.
+
+    What else reads the part then finds gaps from pixel to pixel.
+    """
+    if part.target not in _OURS or at_bytes % _ALIGNMENT_BYTES:
+        return False
+    if not all(reader is node or (kind_of(reader) in _LOOPS and is_pytorchs(reader)) for reader in part.users):
+        return False
+    plan = str(part.args[-1])
+    run = run_of(plan, value_of(part).device)
+    return layout_of_plan(plan) is Layout.NHWC and run is not None and run.writes_within
+
+
 def _is_in_nhwc(node: Node, in_nhwc: Collection[Node]) -> bool:
     """Whether a node's value is surely in channels last, and what reads it would not know it from another."""
-    if node.target in OURS:
+    if node.target in _OURS:
         return layout_of_plan(str(node.args[-1])) is Layout.NHWC
     value = value_of(node)
     if node.op == "placeholder":
@@ -145,4 +168,4 @@ def _parts(node: Node) -> list[tuple[Node, int]] | None:
     for tensor, value in zip(tensors, values[1:], strict=True):
         parts.append((tensor, at))
         at += value.shape[1] * value.element_size()
-    return None if at % ALIGNMENT_BYTES else parts
+    return None if at % _ALIGNMENT_BYTES else parts

@@ -30,7 +30,7 @@ from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.torch.calls.layers import geometry_of_problem
 from conv_advisor.torch.calls.loaded import LOADED, layout_of_plan, memory_format_of_plan, problem_of_plan
 from conv_advisor.torch.calls.own import own_steps
-from conv_advisor.torch.operators.cat_channels import cat_channels, is_written_in_place
+from conv_advisor.torch.operators.cat_channels import cat_channels
 from conv_advisor.torch.operators.conv2d import conv2d, forget, load
 from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
 
@@ -133,17 +133,15 @@ def _is_called_so(node: Any) -> bool:
 
 def _is_within(node: Any) -> bool:
     """Whether a convolution writes into the concatenation that reads it."""
-    readers = [user for user in node.users if user.target is cat_channels]
-    if not readers:
-        return False
-    (parts,) = readers[0].args
-    ahead = parts[: parts.index(node)]
-    channels = sum(part.meta["val"].shape[1] for part in ahead)
-    return is_written_in_place(node, channels * node.meta["val"].element_size())
+    for reader in node.users:
+        if reader.target is cat_channels:
+            tensors, in_place = reader.args
+            return bool(in_place[tensors.index(node)])
+    return False
 
 
-def _concatenated(tensors: Any) -> Any:
-    """Inductor's node for a concatenation in channels last, into which its parts are written where they can be."""
+def _concatenated(tensors: Any, in_place: Any) -> Any:
+    """Inductor's node for a concatenation in channels last; parts that may lie anywhere are placed in it."""
     node = V.graph.current_node
     if not _is_called_so(node):
         return lowerings[torch.ops.aten.cat.default](tensors, 1)
