@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from conv_advisor.data.epilogue import Activation, Epilogue
-from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.source import PARTS
+from tests.kernels.activations import assert_not_a_number_stays_so_and_infinity_is_no_error, worst_error
 
 pytestmark = pytest.mark.gpu
 
 ACCURACY: Final = 3e-7
-"""Largest error in float32, in units of the larger of 1 and |value|."""
+"""Largest error in float32, in units of the larger of 1 and |value|: epilogue.cuh says it."""
 HEAD: Final = "typedef float Storage;\n__device__ __forceinline__ float widen(float value) { return value; }\n"
 KERNEL: Final = """
 extern "C" __global__ void apply(float* values, int count) {
@@ -38,16 +38,9 @@ def applied(activation: Activation, values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("activation", Activation)
 def test_an_activation_is_as_accurate_as_it_says(activation: Activation) -> None:
-    small = np.linspace(-100, 100, 4_000_001, dtype=np.float32)
-    large = np.array([0.0, 1e-30, 1e4, 65504.0, 1e13, 3e38], np.float32)
-    values = np.concatenate([small, large, -large])
-    expected = reference.activate(activation, values.astype(np.float64))
-    error = np.abs(applied(activation, values).astype(np.float64) - expected) / np.maximum(1, np.abs(values))
-    assert error.max() <= ACCURACY
+    assert worst_error(applied, activation, 100, 4_000_001) <= ACCURACY
 
 
 @pytest.mark.parametrize("activation", Activation)
 def test_what_is_not_a_number_stays_so_and_infinity_is_no_error(activation: Activation) -> None:
-    not_a_number, infinite = applied(activation, np.array([np.nan, np.inf], np.float32))
-    assert np.isnan(not_a_number)
-    assert infinite == {Activation.RELU6: 6.0, Activation.SIGMOID: 1.0}.get(activation, np.inf)
+    assert_not_a_number_stays_so_and_infinity_is_no_error(applied, activation)

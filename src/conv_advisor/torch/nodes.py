@@ -13,13 +13,14 @@ from torch.fx import Graph, Node
 _CHANGING: Final = ("iadd", "isub", "imul", "imatmul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 _IN_PLACE: Final = {getattr(operator, name) for name in (*_CHANGING, "ilshift", "irshift", "setitem", "delitem")}
 
-_POOLS: Final = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d")
-_POINTWISE: Final = (
+POOLS: Final = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d")
+POINTWISE: Final = (
     *("abs", "add", "clamp", "clone", "contiguous", "div", "dropout", "elu", "exp", "feature_dropout", "gelu"),
     *("hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "maximum", "minimum", "mish", "mul", "neg", "pow"),
     *("prelu", "relu", "relu6", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "sub", "tanh", "to", "truediv"),
     "where",
 )
+"""Kinds of operators that work value by value."""
 _BY_PIXEL_OR_CHANNEL: Final = (
     *("batch_norm", "cat", "chunk", "instance_norm", "interpolate", "mean", "pad", "slice", "split"),
     *("split_with_sizes", "upsample_bilinear2d", "upsample_nearest2d"),
@@ -28,12 +29,9 @@ _REDUCTIONS: Final = (
     *("amax", "amin", "linalg_vector_norm", "max", "mean", "min", "norm", "std", "std_mean", "sum", "var", "var_mean"),
     "vector_norm",
 )
-_READING: Final = frozenset((*_POOLS, *_REDUCTIONS, "interpolate"))
+_READING: Final = frozenset((*POOLS, *_REDUCTIONS, "interpolate"))
 """Kinds of operators for which True does not mean to write, but to round sizes up or to keep a dimension."""
-POINTWISE: Final = frozenset(_POINTWISE)
-"""Kinds of operators that work value by value."""
-POOLS: Final = frozenset(_POOLS)
-EITHER: Final = frozenset((*_POOLS, *_POINTWISE, *_BY_PIXEL_OR_CHANNEL, "getitem"))
+EITHER: Final = frozenset((*POOLS, *POINTWISE, *_BY_PIXEL_OR_CHANNEL, "getitem"))
 """Kinds of operators that run as fast in either layout: value by value, or on whole pixels or channels."""
 
 

@@ -32,9 +32,9 @@ _CHANNELS: Final = (1, -3)
 """The dimension, as it may be given."""
 _ALIGNMENT_BYTES: Final = 16
 """Of which a pixel, and what lies in it ahead of a part that is written in place, take a multiple."""
-_LOOPS: Final = POOLS | POINTWISE - {"contiguous", "to"}
+_LOOPS: Final = {*POOLS, *POINTWISE} - {"contiguous", "to"}
 """Kinds of readers that Inductor writes itself, and that read what has gaps as fast as what has none."""
-_FUSED: Final = POINTWISE | {"batch_norm"}
+_FUSED: Final = {*POINTWISE, "batch_norm"}
 """Kinds of readers with which Inductor fuses a concatenation, so that it is never written."""
 _MOST_FUSED: Final = 8
 """Parts of a concatenation that Inductor reads in the kernel of what follows; each of more it copies on its own."""
