@@ -159,6 +159,11 @@ class Launch:
     within : callable (channels) -> run, optional
         Gives the ``run`` that writes y as some of so many channels of a larger tensor, nhwc: its y is the address of
         the first of them; this and the bytes of a pixel are multiples of 16. None where y is only written whole.
+    behind_prologue : callable (channels) -> run, optional
+        Gives the ``run`` that reads x as the first of so many channels of a tensor, nhwc, and convolves max(x * scale +
+        shift, 0), rounded to x's type: it is called with x, weight, y, then scale and shift by channel, float32 of
+        shape (2,C), then the operands of the epilogue. x begins at a multiple of 16 bytes, as its pixels do. None where
+        x is only read as it is.
     """
 
     run: Callable[..., None]
@@ -168,6 +173,7 @@ class Launch:
     by_address: bool = False
     calls_blas: bool = False
     within: Callable[[int], Callable[..., None]] | None = None
+    behind_prologue: Callable[[int], Callable[..., None]] | None = None
 
 
 def why_not(variant: Variant, problem: ConvProblem, device: Device) -> str | None:

@@ -405,9 +405,11 @@ def result_of_launch(
     return result
 
 
-def ended_error(problem: ConvProblem, run: Callable[..., np.ndarray]) -> float:
+def ended_error(
+    problem: ConvProblem, run: Callable[..., np.ndarray], x_and_weight: tuple[np.ndarray, np.ndarray] | None = None
+) -> float:
     """The error against float64 of what `run` makes of random operands: x, weight, bias and residual."""
-    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
+    operands = (*(x_and_weight or reference.random_operands(problem, 0)), *reference.random_ends(problem, 0))
     y = run(*operands)
     given = comparison.given_outputs(problem, *operands[:2])
     _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
@@ -435,6 +437,30 @@ def within_error(launch: Launch, problem: ConvProblem, channels: int, first: int
         return np.ascontiguousarray(whole.values[..., first : first + problem.k]).view(x.dtype)
 
     return ended_error(problem, run)
+
+
+def prologue_error(launch: Launch, problem: ConvProblem, channels: int) -> float:
+    """The same of what was prepared, nhwc, behind a prologue, where x is the first of so many channels; NaN the others.
+
+    The reference convolves what the prologue makes of x, rounded to x's type.
+    """
+    assert launch.behind_prologue is not None
+    scale, shift = np.random.default_rng(1).normal(size=(2, problem.c)).astype(np.float32)
+    x, weight = reference.random_operands(problem, 0)
+    made = np.maximum(x.astype(np.float32) * scale + shift, np.float32(0)).astype(x.dtype)
+    storage = np.uint16 if problem.dtype is DType.BFLOAT16 else x.dtype
+
+    def run(_: np.ndarray, weight: np.ndarray, *ends: np.ndarray | None) -> np.ndarray:
+        whole = np.full((*problem.x_shape[:3], channels), np.nan, x.dtype)
+        whole[..., : problem.c] = x
+        arrays = [None if values is None else _filled(values, storage) for values in (whole, weight, *ends)]
+        prologue = _filled(np.stack([scale, shift]), np.float32)
+        y = empty(problem.y_shape, storage)
+        launch.behind_prologue(channels)(*arrays[:2], y, prologue, *arrays[2:])
+        assert all(array.is_guard_intact() for array in (*arrays, prologue, y) if array)
+        return y.values.view(x.dtype).copy()
+
+    return ended_error(problem, run, (made, weight))
 
 
 def _filled(values: np.ndarray, storage: Any) -> HostArray:

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from conv_advisor.data.epilogue import Activation, Epilogue
+from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu
@@ -57,6 +57,51 @@ def error_of(tile: Tile, problem: ConvProblem) -> float:
     from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch
 
     return host_cuda.launch_error(launch(problem, HOPPER, Cut(tile, 1), problem.n), problem)
+
+
+BEHIND: Final = [
+    (tile, replace(problem, stride_h=1 + place % 2, stride_w=1 + place % 2, epilogue=epilogue))
+    for place, (tile, problem) in enumerate(CASES)
+    if problem.r == 1
+    for epilogue in (ENDS, Epilogue(bias=True, activation=Activation.RELU), PLAIN)[place % 3 : place % 3 + 1]
+]
+
+
+def error_behind_prologue(tile: Tile, problem: ConvProblem) -> float:
+    """The same behind a prologue, of an x that has more channels, and of one that has no more."""
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch
+
+    prepared = launch(problem, HOPPER, Cut(tile, 1), problem.n)
+    return max(host_cuda.prologue_error(prepared, problem, channels) for channels in (problem.c, problem.c + 24))
+
+
+@pytest.fixture(scope="module")
+def errors_behind_prologue(pool: ProcessPoolExecutor) -> list[Future[float]]:
+    return [pool.submit(error_behind_prologue, *case) for case in BEHIND]
+
+
+@pytest.mark.parametrize(
+    "place", range(len(BEHIND)), ids=lambda place: f"{BEHIND[place][0].bf}x{BEHIND[place][0].bp}-{BEHIND[place][1].key}"
+)
+def test_a_cut_behind_a_prologue_is_right(errors_behind_prologue: list[Future[float]], place: int) -> None:
+    assert errors_behind_prologue[place].result() <= tolerance(BEHIND[place][1])
+
+
+@pytest.mark.parametrize("layer", ["8-1-3-64-64", "8-1-1-64-64-pad1", "8-1-2-64-64-stride2-pad0", "8-1-1-60-64"])
+def test_padding_taps_and_odd_channels_have_no_prologue(layer: str, pool: ProcessPoolExecutor) -> None:
+    assert not pool.submit(takes_prologue, layer).result()
+
+
+def test_one_tap_without_padding_has_a_prologue(pool: ProcessPoolExecutor) -> None:
+    assert pool.submit(takes_prologue, "8-1-1-64-64").result()
+
+
+def takes_prologue(layer: str) -> bool:
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch
+
+    problem = ConvProblem.parse(layer, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    tile = tiles_of_every_device(menu.MENUS, DType.FLOAT16)[0]
+    return launch(problem, HOPPER, Cut(tile, 1)).behind_prologue is not None
 
 
 @pytest.fixture(scope="module")

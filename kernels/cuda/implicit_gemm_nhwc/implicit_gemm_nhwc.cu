@@ -6,7 +6,8 @@
 //                -DPIXELS_M=1 the rows of the products (BM) are pixels and the columns (BN) filters, else the reverse
 //   versions     -DWGMMA=0: mma.sync m16n8k16, m16n8k8 on float32 rounded to tf32. -DWGMMA=1: wgmma m64, both operands from
 //                shared memory; unpacked float32 is truncated to tf32, and the sums are compensated for that.
-//                -DIS_POINTWISE: 1x1 without padding, no loop over taps
+//                -DIS_POINTWISE: 1x1 without padding, no loop over taps. -DPROLOGUE=1: x is scaled, shifted and rectified
+//                first, and may be some of more channels; see prologue.cuh
 //   stages       128 bytes of gemm_k, BF rows of weight and BP of x, by cp.async; the 16 bytes c of row r lie at c ^ r % 8,
 //                the 128-byte swizzle of wgmma, which ldmatrix reads without conflicts too
 //   split        WARPS_K groups of a block's warps each take a part of every stage; the blocks of a cluster each take a part
@@ -61,6 +62,18 @@
 #define STAGED_BYTES (OUTER * STAGED_PITCH * ELEMENT)
 #define SLOTS (COPIES_RESIDUAL ? (STAGED_BYTES + STAGE_BYTES - 1) / STAGE_BYTES : 1)
 #define SLOT_ROWS (OUTER / SLOTS)
+
+#ifndef PROLOGUE
+#define PROLOGUE 0
+#endif
+static_assert(!PROLOGUE || (IS_NHWC && IS_POINTWISE), "channels innermost, and no zeros around an image");
+#if PROLOGUE
+#define PROLOGUE_OF_X , const float *__restrict__ prologue
+#define X_PITCH , unsigned x_pitch
+#else
+#define PROLOGUE_OF_X
+#define X_PITCH
+#endif
 
 #define TILES_M (BM / WARPS_M / 16)
 #define TILES_N (BN / WARPS_N / 8)
@@ -147,13 +160,13 @@ struct Pixels {
     unsigned first[X_ROWS];  // element of channel 0 of the first tap, from x
     int h0[X_ROWS], w0[X_ROWS];
 
-    __device__ __forceinline__ void find(unsigned pixel, unsigned pixels, const Divisor& plane, const Divisor& width, int C,
+    __device__ __forceinline__ void find(unsigned pixel, unsigned pixels, const Divisor& plane, const Divisor& width, int pitch,
                                          int H, int W, int stride_h, int stride_w, int pad_h, int pad_w) {
 #pragma unroll
         for (int i = 0; i < X_ROWS; ++i, pixel += ROW_STEP) {
             if (IS_POINTWISE && stride_h == 1 && stride_w == 1) {
                 h0[i] = pixel < pixels ? 0 : -1;
-                first[i] = pixel * C;
+                first[i] = pixel * pitch;
                 continue;
             }
             const unsigned image = plane.divide(pixel), inner = pixel - image * plane.value;
@@ -161,7 +174,7 @@ struct Pixels {
             h0[i] = pixel < pixels ? (int)p * stride_h - pad_h : -(1 << 30);
             w0[i] = (int)q * stride_w - pad_w;
             // Modulo 2^32: x has fewer than 2^31 elements, what is read lies inside.
-            first[i] = ((image * H + (unsigned)h0[i]) * W + (unsigned)w0[i]) * C;
+            first[i] = ((image * H + (unsigned)h0[i]) * W + (unsigned)w0[i]) * pitch;
         }
     }
 };
@@ -194,12 +207,16 @@ __device__ __forceinline__ void fetch_weight(Address target, const Storage* weig
 #endif
 #include "products.cuh"
 #include "pairs.cuh"
+#if PROLOGUE
+#include "prologue.cuh"
+#endif
 #include "outputs.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    implicit_gemm_nhwc(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+    implicit_gemm_nhwc(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE
+                           PROLOGUE_OF_X,
                        SHAPE, unsigned plane_multiplier, unsigned plane_shift, unsigned width_multiplier, unsigned width_shift,
-                       unsigned y_pitch) {
+                       unsigned y_pitch X_PITCH) {
     extern __shared__ __align__(16) float unaligned[];
     const Address ring = (shared_address(unaligned) + 1023) / 1024 * 1024;
     unsigned char* const body = (unsigned char*)unaligned + (ring - shared_address(unaligned));
@@ -217,14 +234,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const unsigned place = row * ROW_BYTES + (column ^ row % 8) * 16;
     const Address weights = ring + place, columns = weights + BF * ROW_BYTES;
     Pixels mine;
+#if PROLOGUE
+    const int pitch_of_x = x_pitch;
+#else
+    const int pitch_of_x = C;
+#endif
 #if defined(OVERLAPS)
     const int kept = min(end * CHUNKS, chunks) - begin * CHUNKS;
     prefetch_rows(weight + ((size_t)first_filter * chunks + begin * CHUNKS) * VECTOR, min(BF, K - (int)first_filter), kept * 16,
                   (size_t)chunks * 16);
-    mine.find(first_pixel + row, pixels, plane, width, C, H, W, stride_h, stride_w, pad_h, pad_w);
+    mine.find(first_pixel + row, pixels, plane, width, pitch_of_x, H, W, stride_h, stride_w, pad_h, pad_w);
     wait_for_kernel_ahead();
 #elif !IS_NHWC
-    mine.find(first_pixel + row, pixels, plane, width, C, H, W, stride_h, stride_w, pad_h, pad_w);
+    mine.find(first_pixel + row, pixels, plane, width, pitch_of_x, H, W, stride_h, stride_w, pad_h, pad_w);
     // The launch before, which packs x and weight, may still run: nothing of theirs is read before here.
     wait_for_launch_before();
 #endif
@@ -235,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             fetch_weight(weights + stage * STAGE_BYTES, weight, first_filter + row, (begin + stage) * CHUNKS + column,
                          chunks, K);
 #if IS_NHWC && !defined(OVERLAPS)
-    mine.find(first_pixel + row, pixels, plane, width, C, H, W, stride_h, stride_w, pad_h, pad_w);
+    mine.find(first_pixel + row, pixels, plane, width, pitch_of_x, H, W, stride_h, stride_w, pad_h, pad_w);
 #endif
 #if COPIES_RESIDUAL
     // Rows of a tile that this block stores, and whether their residual comes to stages that are free.
@@ -268,7 +290,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     int read = 0, write = AHEAD;
 #pragma unroll 1
     for (int stage = begin; stage < end; ++stage) {
+#if PROLOGUE
+        Prologue first;
+        first.read(prologue, stage * CHUNKS + column, chunks);
+#endif
         wait_for_all_copies_but<AHEAD - 1>();
+#if PROLOGUE
+        first.apply(columns + read * STAGE_BYTES);
+#endif
 #if WGMMA
         publish_to_products();
 #endif

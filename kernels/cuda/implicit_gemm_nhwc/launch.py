@@ -12,7 +12,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.menu import Tile
 from conv_advisor.kernels.cuda.parts.division import division
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
-from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_start, with_within
+from conv_advisor.kernels.cuda.parts.launching import Start, launch_behind, launch_of, prepare_start, with_within
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
@@ -32,6 +32,7 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) ->
 
 def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | None = None) -> Launch:
     """The launches with this tile and cluster, for ``images`` at a time, by default as many as the limit allows."""
+    takes_prologue = is_pointwise(problem)
     problem = packing.by_patches(problem)
     images = images or packing.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
     if not packing.is_packed(problem):
@@ -39,7 +40,12 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
         def into(channels: int) -> Launch:
             return launch_of(_multiplication(problem, problem.n, cut, channels), problem.epilogue)
 
-        return into(problem.k) if problem.epilogue.residual else with_within(into, problem.k)
+        whole = into(problem.k) if problem.epilogue.residual else with_within(into, problem.k)
+        if takes_prologue:
+            whole.behind_prologue = lambda channels: launch_behind(
+                _multiplication(problem, problem.n, cut, x_channels=channels), problem.epilogue
+            )
+        return whole
     bytes_of_weight, itemsize = packing.weight_bytes(problem), problem.dtype.itemsize_bytes
     workspace = Scratch(bytes_of_weight + images * packing.image_bytes(problem))
     chunks = [(begin, min(images, problem.n - begin)) for begin in range(0, problem.n, images)]
@@ -76,16 +82,26 @@ def start_packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Sta
 
 
 def _multiplication(
-    problem: ConvProblem, images: int, cut: Cut[Tile], channels: int | None = None, *, is_behind_packing: bool = False
+    problem: ConvProblem,
+    images: int,
+    cut: Cut[Tile],
+    channels: int | None = None,
+    *,
+    x_channels: int = 0,
+    is_behind_packing: bool = False,
 ) -> Start:
-    """The multiplication of ``images`` images, into so many channels, by default the problem's filters alone."""
-    defines = cut.tile.defines(problem.layout, is_pointwise=bool(is_pointwise(problem)))
+    """The multiplication of ``images`` images, into so many channels, by default the problem's filters alone.
+
+    With a prologue where x is the first of ``x_channels``.
+    """
+    defines = cut.tile.defines(problem.layout, is_pointwise=bool(is_pointwise(problem)), has_prologue=x_channels > 0)
     defines |= defines_of(problem.epilogue)
     kernel = load_kernel(plans.SOURCE, "implicit_gemm_nhwc", problem.dtype, **defines)
     shared_bytes = int(cut.tile.shared_bytes(problem.layout, cut.cluster))
     shape = [int(size) for size in shape_arguments(problem, images)]
     shape[_CHANNELS] = packing.packed_channels(problem)
     shape += [*division(problem.p * problem.q), *division(problem.q), channels or problem.k]
+    shape += [x_channels] if x_channels else []
     grid = (plans.blocks_for(cut, problem, images), 1, 1)
     begins_early = is_behind_packing or overlaps(plans.SOURCE)
     return prepare_start(

@@ -62,9 +62,10 @@ class Tile:
         """Threads of a block."""
         return 32 * self.rows * self.columns * self.parts
 
-    def defines(self, layout: Layout, *, is_pointwise: bool) -> dict[str, int]:
+    def defines(self, layout: Layout, *, is_pointwise: bool, has_prologue: bool = False) -> dict[str, int]:
         """The source's definitions for this tile."""
         return {
+            **({"PROLOGUE": 1} if has_prologue else {}),
             "BF": self.bf,
             "BP": self.bp,
             "PIXELS_M": int(self.is_pixels_m),

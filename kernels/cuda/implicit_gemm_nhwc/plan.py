@@ -112,10 +112,11 @@ def plan_cut(problem: ConvProblem, device: Device, images: int) -> Cut[Tile]:
 def definitions(dtype: DType) -> tuple[Defines, ...]:
     """The sets of definitions of implicit_gemm_nhwc.cu for this precision."""
     return tuple(
-        tile.defines(layout, is_pointwise=is_pointwise)
+        tile.defines(layout, is_pointwise=is_pointwise, has_prologue=has_prologue)
         for tile in tiles_of_every_device(menus.MENUS, dtype)
         for layout in Layout
         for is_pointwise in (False, True)
+        for has_prologue in ((False, True) if is_pointwise and layout is Layout.NHWC else (False,))
     )
 
 

@@ -88,6 +88,15 @@ def launch_of(start: Start, epilogue: Epilogue) -> Launch:
     return Launch(run, by_address=True)
 
 
+def launch_behind(start: Start, epilogue: Epilogue) -> Callable[..., None]:
+    """The ``run`` of one kernel that takes x, weight, y, the prologue and the operands of the epilogue."""
+
+    def run(x: Any, weight: Any, y: Any, prologue: Any, *ends: Any) -> None:
+        start(x.data.ptr, weight.data.ptr, y.data.ptr, *addresses(epilogue, ends), prologue.data.ptr)
+
+    return run
+
+
 def with_within(into: Callable[[int], Launch], filters: int) -> Launch:
     """The launch into a y of its own, which can also write into some of more channels (`Launch.within`).
 
