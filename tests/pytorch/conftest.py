@@ -61,6 +61,9 @@ class EverythingAdvised:
     def kept(self, problem: ConvProblem, options: Any) -> None:
         return None
 
+    def choose_behind_prologues(self, problems: Mapping[ConvProblem, float], options: Any) -> set[ConvProblem]:
+        return set()
+
     def predicted_ms(self, problem: ConvProblem, options: Any) -> float | None:
         return self.times_ms.get(problem.layout)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 
 class Residual(nn.Module):
@@ -44,6 +45,42 @@ class Dense(nn.Module):
         for norm, conv in zip(self.norms, self.convs, strict=True):
             parts.append(conv(torch.relu(norm(torch.cat(parts, 1)))))
         return torch.cat(parts, 1)
+
+
+class Bottlenecks(nn.Module):
+    """A block of a DenseNet and a transition behind it: batch norm, ReLU, 1x1 to twice what a layer adds, then 3x3."""
+
+    def __init__(self, depth: int, growth: int, layers: int, stride: int = 1) -> None:
+        super().__init__()
+        sizes = [depth + growth * layer for layer in range(layers + 1)]
+        self.norms = nn.ModuleList(nn.BatchNorm2d(size) for size in sizes)
+        self.squeezes = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(size, 2 * growth, 1, bias=False), nn.BatchNorm2d(2 * growth), nn.ReLU())
+            for size in sizes[:-1]
+        )
+        self.convs = nn.ModuleList(nn.Conv2d(2 * growth, growth, 3, padding=1, bias=False) for _ in range(layers))
+        self.transition = nn.Conv2d(sizes[-1], 2 * growth, 1, stride=stride, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        parts = [functional.max_pool2d(x, 2)]
+        for norm, squeeze, conv in zip(self.norms, self.squeezes, self.convs, strict=False):
+            parts.append(conv(squeeze(functional.relu(norm(torch.cat(parts, 1)), inplace=True))))
+        y = self.transition(functional.relu(self.norms[-1](torch.cat(parts, 1))))
+        return functional.avg_pool2d(y, 2)
+
+
+class PreActivated(nn.Module):
+    """A block of a ResNet that begins with a batch norm and a ReLU, read by two convolutions."""
+
+    def __init__(self, depth: int, filters: int) -> None:
+        super().__init__()
+        self.ahead, self.norm = nn.Conv2d(depth, depth, 3, padding=1), nn.BatchNorm2d(depth)
+        self.left, self.right = nn.Conv2d(depth, filters, 1), nn.Conv2d(depth, filters, 1, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        x = self.ahead(x) + x
+        y = functional.relu(self.norm(x))
+        return self.left(y) + self.right(y), x.mean()
 
 
 class Fire(nn.Module):

@@ -65,6 +65,9 @@ class NumPyRunner:
         What ran, and wrote some of the channels of a larger tensor.
     writes_within : callable (problem) -> bool
         Whether variants can do so.
+    behind_prologue : list of (ConvProblem, int)
+        What ran behind a prologue, and the channels that x is some of.
+    fails_behind_prologue : bool
     """
 
     def __init__(self) -> None:
@@ -76,6 +79,8 @@ class NumPyRunner:
         self.calling_blas: Collection[str] = ()
         self.prepared: list[str] = []
         self.written_within: list[ConvProblem] = []
+        self.behind_prologue: list[tuple[ConvProblem, int]] = []
+        self.fails_behind_prologue = False
         self.writes_within: Callable[[ConvProblem], bool] = lambda problem: problem.layout == "nhwc"
 
     def prepare(self, variant: Variant, problem: ConvProblem, limit_bytes: int, plan: Mapping[str, Any]) -> Launch:
@@ -103,8 +108,29 @@ class NumPyRunner:
 
             return run_within
 
-        can = self.writes_within(problem)
-        return Launch(run, plan=dict(plan), calls_blas=variant.id in self.calling_blas, within=within if can else None)
+        def behind_prologue(channels: int) -> Callable[..., None]:
+            def run_behind(x: Any, weight: Any, y: Any, prologue: Any, *ends: Any) -> None:
+                if self.fails_behind_prologue:
+                    raise RuntimeError("failed on purpose")
+                self.behind_prologue.append((problem, channels))
+                shapes = (problem.weight_shape, (2, problem.c), *map(problem.shapes.get, ("bias", "residual")))
+                weight, given, *ends = [
+                    operand and array_at_address(shape, operand.ptr)
+                    for shape, operand in zip(shapes, (weight, prologue, *ends), strict=False)
+                ]
+                pixels = array_at_address((*problem.x_shape[:3], channels), x.ptr, last=problem.c)[..., : problem.c]
+                made = np.maximum(pixels * given[0] + given[1], 0)
+                array_at_address(problem.y_shape, y.ptr)[...] = reference.convolve(problem, made, weight, *ends) + off
+
+            return run_behind
+
+        return Launch(
+            run,
+            plan=dict(plan),
+            calls_blas=variant.id in self.calling_blas,
+            within=within if self.writes_within(problem) else None,
+            behind_prologue=behind_prologue if problem.layout == "nhwc" else None,
+        )
 
 
 class FakeGpu(gpu.Gpu):

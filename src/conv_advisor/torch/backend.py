@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from conv_advisor.torch.graph.folding import Weights
 from conv_advisor.torch.graph.layouts import lay_out
 from conv_advisor.torch.graph.normal_form import normalize
 from conv_advisor.torch.graph.pads import put_back_pads, take_in_pads
+from conv_advisor.torch.graph.prologues import load_through_norms
 from conv_advisor.torch.graph.sites import Site, end, find_sites, replace
 from conv_advisor.torch.log import log, tell
 from conv_advisor.torch.nodes import is_transformed, kind_of, writes_into_inputs
@@ -78,8 +80,7 @@ def backend(
         sites = end(sites)
     if ours.layouts:
         sites = lay_out(gm, sites, weights, chooser, ours)
-    foldings = weights.foldings()
-    outcomes = _replace_all(gm, sites, chooser, ours)
+    choices, outcomes = _replace_all(gm, sites, chooser, ours)
     put_back_pads(gm.graph)
     tell([*others, *outcomes])
     is_replaced = any(node.target in (conv2d, conv2d_ending) for node in gm.graph.nodes)
@@ -88,8 +89,11 @@ def backend(
         inductors = {"layout_optimization": False} | inductors
     is_below_autograd = is_replaced and not _turns_gradients_on(gm)
     if is_below_autograd and ours.inductor:
+        if ours.fold:
+            _load_through_norms(gm, weights, choices, chooser, ours)
         write_into_concatenations(gm.graph)
         share_beginnings(gm.graph)
+    foldings = weights.foldings()
     gm.recompile()
     compiled = _compile(gm, inputs, ours, inductors)
     if is_below_autograd:
@@ -99,7 +103,10 @@ def backend(
     return foldings.around(compiled, watch=ours.watch, repeats=not writes_into_inputs(gm.graph))
 
 
-def _replace_all(gm: GraphModule, sites: Sequence[Site], chooser: Chooser, options: Options) -> list[tuple[str, str]]:
+def _replace_all(
+    gm: GraphModule, sites: Sequence[Site], chooser: Chooser, options: Options
+) -> tuple[dict[ConvProblem, Choice], list[tuple[str, str]]]:
+    """Put our operators in; returns what was chosen, and what became of each layer."""
     choices = _choose(sites, chooser, options)
     # What follows a convolution is Inductor's where no variant takes it; a variant may still run the convolution.
     sites = [site if choices[site.problem].is_settled else site.alone() for site in sites]
@@ -110,7 +117,15 @@ def _replace_all(gm: GraphModule, sites: Sequence[Site], chooser: Chooser, optio
         outcomes.append((site.layer, f"{site.problem.key} by {choice}"))
         if choice.variant is not None:
             replace(gm, site, plan_name(site.problem.key, options.limits))
-    return outcomes
+    return choices, outcomes
+
+
+def _load_through_norms(
+    gm: GraphModule, weights: Weights, choices: Mapping[ConvProblem, Choice], chooser: Chooser, options: Options
+) -> None:
+    times_ms = {problem: choice.time_ms for problem, choice in choices.items() if choice.time_ms is not None}
+    elementwise_ms = partial(chooser.conversion_ms, options=options)
+    load_through_norms(gm, weights, times_ms, elementwise_ms, partial(chooser.choose_behind_prologues, options=options))
 
 
 def _choose(sites: Iterable[Site], chooser: Chooser, options: Options) -> dict[ConvProblem, Choice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from math import inf, isfinite
 from typing import Any, Final, Protocol
@@ -11,9 +12,10 @@ import torch
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import RunError
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.models.ranking.accuracy import LEANINGS, allowed_error
 from conv_advisor.torch.calls.layers import MEMORY_FORMATS, TORCH_DTYPES, geometry_of_problem
-from conv_advisor.torch.calls.own import ACTIVATE, own_convolution, own_steps
+from conv_advisor.torch.calls.own import ACTIVATE, own_convolution, own_prologue, own_steps
 
 _LEAST_OUTPUTS: Final = 64
 """How many outputs tell of a leaning: the roundings of fewer may lean by chance."""
@@ -104,6 +106,35 @@ class Operands:
                 f"the bias of its errors is {leaning:.3g} of y, allowed {most:.3g}: a bias adds up from layer to layer"
             )
         return error
+
+    def checked_behind_prologue(self, run: Any) -> Callable[[], Any]:
+        """A call of what takes a prologue, once that was found to be what it computes of an x made ahead.
+
+        Raises
+        ------
+        RunError
+        """
+        problem = self._problem
+        prologue = torch.empty(2, problem.c, device=self.x.device).uniform_(-1, 1, generator=self._generator)
+        expected, y = (self._empty(problem.n, problem.k, problem.p, problem.q).fill_(torch.nan) for _ in range(2))
+        run.run_into(
+            own_prologue(self.x, prologue).contiguous(memory_format=torch.channels_last),
+            self.weight,
+            expected,
+            *self.ends,
+        )
+
+        def behind_prologue() -> Any:
+            run.run_behind_prologue(self.x, self.weight, y, prologue, *self.ends, channels=problem.c)
+            return y
+
+        error = float((behind_prologue() - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+        allowed = tolerance(problem)
+        if not error <= allowed:
+            raise RunError(
+                f"behind a prologue it is {error:.3g} from itself behind a kernel of one, allowed {allowed:.3g}"
+            )
+        return behind_prologue
 
     def _leaning(self, y: Any) -> float:
         """By how much the first image of y is too large in all, relative to the sum of its absolute values."""

@@ -36,12 +36,18 @@ class Run(Protocol):
         """The same where y is some of the channels of a larger tensor, nhwc; False also where it cannot write so."""
         ...
 
+    def run_behind_prologue(self, x: Any, weight: Any, y: Any, prologue: Any, *ends: Any, channels: int) -> bool:
+        """The same of max(x * scale + shift, 0), x the first of so many channels, nhwc; False where it has none."""
+        ...
+
 
 LOADED: Final[dict[tuple[str, Any, int], Run | None]] = {}
 """What runs a plan on an x of this shape on this device; None where that is PyTorch's own convolution.
 
 It is filled before a graph runs: under a capture nothing may be compiled, loaded or waited for.
 """
+
+_PROLOGUE: Final = "prologue"
 
 
 def plan_name(problem_key: str, limits: str = "") -> str:
@@ -55,6 +61,12 @@ def plan_name(problem_key: str, limits: str = "") -> str:
         As `Options.limits` says it.
     """
     return f"{problem_key}/{limits}" if limits else problem_key
+
+
+def plan_behind(plan: str) -> str:
+    """The name of the plan by which a problem runs behind a prologue, by that of its own plan."""
+    key, _, limits = plan.partition("/")
+    return plan_name(key, f"{limits}-{_PROLOGUE}" if limits else _PROLOGUE)
 
 
 def run_of(plan: str, device: Any) -> Run | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -57,6 +57,8 @@ class Prepared:
         As `Launch` has it.
     writes_within : bool
         Whether `run_within` may write y.
+    takes_prologue : bool
+        Whether `run_behind_prologue` may run.
     """
 
     def __init__(self, problem: ConvProblem, launch: Launch, device: Any) -> None:
@@ -64,6 +66,8 @@ class Prepared:
         self._run, self._by_address = launch.run, launch.by_address
         self._within, self._runs_within = launch.within, dict[int, Callable[..., None]]()
         self.writes_within = launch.within is not None
+        self._behind, self._runs_behind = launch.behind_prologue, dict[int, Callable[..., None]]()
+        self.takes_prologue = launch.behind_prologue is not None
         self._device, self._place = device.index, device
         self._shape = (problem.n, problem.k, problem.p, problem.q)
         self._dtype = TORCH_DTYPES[problem.dtype]
@@ -73,6 +77,8 @@ class Prepared:
         self._shapes = [problem.x_shape, problem.weight_shape, problem.y_shape, *(ends if any(ends) else ())]
         self._operands = [shape and Address() for shape in self._shapes]
         self._given = [operand for operand in self._operands if operand]
+        self._prologue = Address()
+        self._given_behind = [*self._given[:3], self._prologue, *self._given[3:]]
         self._kept: dict[tuple[int, tuple[int, ...]], Any] = {}
         self._storage = np.dtype(storage_type(problem.dtype))
         self._scratch = launch.scratch
@@ -93,6 +99,13 @@ class Prepared:
         """Run once on operands of no meaning, so that everything is loaded before a capture."""
         x, weight, _, *ends = (shape and self._zeros(shape) for shape in self._shapes)
         self(x, weight, *ends)
+        torch.cuda.synchronize()
+
+    def warm_behind_prologue(self) -> None:
+        """The same behind a prologue, which it must take."""
+        x, weight, y, *ends = (shape and self._zeros(shape) for shape in self._shapes)
+        prologue = torch.zeros(2, self._shapes[0][3], device=self._place)
+        self.run_behind_prologue(x, weight, y, prologue, *ends, channels=self._shapes[0][3])
         torch.cuda.synchronize()
 
     def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> bool:
@@ -120,7 +133,22 @@ class Prepared:
             run = self._runs_within[channels] = self._within(channels)
         return self.run_here(x, weight, y, *ends, run=run)
 
-    def run_here(self, *tensors: Any, run: Callable[..., None] | None = None) -> bool:
+    def run_behind_prologue(self, x: Any, weight: Any, y: Any, prologue: Any, *ends: Any, channels: int) -> bool:
+        """`run_here` of max(x * scale + shift, 0), where x is the first of so many channels, nhwc.
+
+        ``prologue`` has scale and shift, float32 of shape (2,C). False also where it takes no prologue.
+        """
+        run = self._runs_behind.get(channels)
+        if run is None:
+            if self._behind is None or channels * self._storage.itemsize % _ALIGNMENT_BYTES:
+                return False
+            behind = self._behind(channels)
+            run = self._runs_behind[channels] = lambda *operands: behind(*operands[:3], self._prologue, *operands[3:])
+        return self.run_here(x, weight, y, prologue, *ends, run=run, given=self._given_behind)
+
+    def run_here(
+        self, *tensors: Any, run: Callable[..., None] | None = None, given: Sequence[Address] | None = None
+    ) -> bool:
         """`run_into` where the device is the current one, as within a graph that Inductor compiled.
 
         It is what each layer costs the host: nothing is looked up here that could be known before.
@@ -138,7 +166,7 @@ class Prepared:
                 begin = memory.data_ptr()
                 for scratch, offset in zip(self._scratch, self._offsets, strict=True):
                     scratch.ptr = begin + offset
-            for operand, address in zip(self._given, addresses, strict=True):
+            for operand, address in zip(given or self._given, addresses, strict=True):
                 operand.ptr = address
             if run is None and not self._by_address:
                 self._run_arrays(stream)

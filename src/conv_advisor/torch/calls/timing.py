@@ -88,6 +88,18 @@ class Trial:
             self.failures.append(error)
             return None
 
+    def behind_prologue(self, run: Prepared) -> Timed | None:
+        """The same of what takes a prologue, behind one; None where it fails."""
+        operands = self._operands
+        try:
+            with translated():
+                max_error = operands.checked_error(run)
+                call = operands.checked_behind_prologue(run)
+                return Timed(self._time_ms(call), max_error)
+        except Exception as error:  # as above
+            self.failures.append(error)
+            return None
+
     def _time_ms(self, call: Callable[[], Any]) -> float:
         call()
         launches = launches_per_region(min(self._regions_ms(call, 2)), _LEAST_REGION_MS, _MOST_LAUNCHES)

@@ -77,6 +77,17 @@ class Chooser(Protocol):
         """The choice that is kept of a problem, once what runs it is loaded; None where none is, or can be loaded."""
         ...
 
+    def choose_behind_prologues(self, problems: Mapping[ConvProblem, float], options: Options) -> set[ConvProblem]:
+        """The problems that a variant computes behind a prologue in less than so many ms, ready by `plan_behind`.
+
+        Parameters
+        ----------
+        problems : mapping of ConvProblem to float
+            Each with the time of what was chosen for it, and of the kernel that the prologue spares.
+        options : Options
+        """
+        ...
+
     def predicted_ms(self, problem: ConvProblem, options: Options) -> float | None:
         """Time of the first of the ranking, as far as is known without a measurement; None where none applies."""
         ...

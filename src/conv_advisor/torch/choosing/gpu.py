@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,14 +27,14 @@ from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.parts.overlap import LEAST_CAPABILITY, overlapping
 from conv_advisor.kernels.cuda.runner import CudaRunner
-from conv_advisor.kernels.variant import Backend
+from conv_advisor.kernels.variant import Backend, why_not
 from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.planning.conversion import converter
 from conv_advisor.models.registry.on_disk import Registry
 from conv_advisor.models.tree.file import TreeModel
 from conv_advisor.models.tree.loan import Loan, lent_to
 from conv_advisor.torch.calls.layers import Geometry, problem_of, sides_of
-from conv_advisor.torch.calls.loaded import LOADED, Run, plan_name
+from conv_advisor.torch.calls.loaded import LOADED, Run, plan_behind, plan_name
 from conv_advisor.torch.calls.running import Prepared
 from conv_advisor.torch.calls.timing import Timed, Trial
 from conv_advisor.torch.choosing.candidates import MOST_SLOWDOWN, candidates, substitutes
@@ -45,6 +46,8 @@ from conv_advisor.torch.options import Options
 
 STAYS: Final = "convolutions on cuda:%d stay PyTorch's own: %s"
 """What is logged of a GPU that cannot be used."""
+BEHIND_PROLOGUE: Final = "cuda.implicit_gemm_nhwc"
+"""The variant that can load x through a batch norm and a ReLU."""
 SPENT: Final = "prepared %d variants in %.2f s, and tried those of %d problems in %.2f s"
 """What is logged of the first call."""
 
@@ -180,6 +183,46 @@ class Gpu:
             return ready
         warn_of_failure(plan, ready)
         return None
+
+    def choose_behind_prologues(self, problems: Mapping[ConvProblem, float], options: Options) -> set[ConvProblem]:
+        """As `Chooser.choose_behind_prologues` says; what is not kept yet is measured, and then kept."""
+        if options.only_cudnn or not options.measure or torch.cuda.is_current_stream_capturing():
+            return set()
+        with self._preparing():
+            return {problem for problem, most_ms in problems.items() if self._runs_behind(problem, most_ms, options)}
+
+    def _runs_behind(self, problem: ConvProblem, most_ms: float, options: Options) -> bool:
+        """Whether a problem runs behind a prologue in less than so many ms; what runs it is then loaded."""
+        plan = plan_behind(plan_name(problem.key, options.limits))
+        kept = self._file(options).get(plan)
+        if kept is not None and (kept.variant is None or not (kept.time_ms or inf) < most_ms):
+            return False
+        if kept is not None and self._has_loaded(problem, plan, kept):
+            return True
+        choice = kept or Choice(BEHIND_PROLOGUE)
+        is_taken = why_not(VARIANTS[BEHIND_PROLOGUE], problem, self.device) is None
+        ready = self._try(problem, choice, options) if is_taken else None
+        if not isinstance(ready, Prepared) or not ready.takes_prologue:
+            return False
+        if kept is None:
+            choice = self._timed_behind(problem, ready, options)
+            self._file(options).add({plan: choice})
+            if not choice.variant or not (choice.time_ms or inf) < most_ms:
+                return False
+        ready.warm_behind_prologue()
+        self._load(problem, plan, choice, ready)
+        return True
+
+    def _timed_behind(self, problem: ConvProblem, run: Prepared, options: Options) -> Choice:
+        try:
+            with Trial(problem, self._place, self._stream, options.max_error_ratio) as trial:
+                timed = trial.behind_prologue(run)
+        except Exception as error:  # such as no memory for its operands
+            return Choice(None, reason=str(error))
+        if timed is None:
+            log.info("%s behind a prologue: %s", problem.key, trial.failures[0])
+            return Choice(None, reason="it fails behind a prologue")
+        return Choice(BEHIND_PROLOGUE, dict(run.plan), timed.time_ms, max_error=timed.max_error)
 
     def predicted_ms(self, problem: ConvProblem, options: Options) -> float | None:
         """As `Chooser.predicted_ms` says it: by the tree."""

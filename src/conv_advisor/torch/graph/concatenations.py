@@ -25,8 +25,9 @@ from conv_advisor.torch.nodes import (
 from conv_advisor.torch.operators.cat_channels import cat_channels
 from conv_advisor.torch.operators.conv2d import conv2d
 from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
+from conv_advisor.torch.operators.conv2d_prologue import conv2d_prologue
 
-_OURS: Final = (conv2d, conv2d_ending)
+_OURS: Final = (conv2d, conv2d_ending, conv2d_prologue)
 """The operators of convolutions, whose last argument is the plan."""
 _CHANNELS: Final = (1, -3)
 """The dimension, as it may be given."""
@@ -46,22 +47,49 @@ _MOST_COPIED: Final = 1
 
 def write_into_concatenations(graph: Graph) -> None:
     """Let the convolutions of a graph write into each concatenation in channels last that spares copies of them."""
-    in_nhwc = set[Node]()
-    for node in list(graph.nodes):
-        if not _is_in_nhwc(node, in_nhwc):
+    for node in nodes_in_nhwc(graph):
+        parts = parts_of(node)
+        if parts is None:
             continue
-        in_nhwc.add(node)
-        parts = _parts(node)
-        if parts is None or all(kind_of(user) in _FUSED for user in node.users):
+        is_read_early = any(_reads_beginning(reader, node) for part, _ in parts for reader in part.users)
+        if not is_read_early and all(kind_of(user) in _FUSED for user in node.users):
             continue
-        in_place = [_is_written_in_place(part, at, node) for part, at in parts]
-        if any(in_place) and in_place.count(False) <= _MOST_COPIED:
+        in_place = _places(node, parts)
+        if in_place:
             with graph.inserting_before(node):
                 joined = graph.call_function(cat_channels, ([part for part, _ in parts], in_place))
             joined.meta = dict(node.meta)
             node.replace_all_uses_with(joined)
             graph.erase_node(node)
-            in_nhwc.add(joined)
+
+
+def nodes_in_nhwc(graph: Graph) -> list[Node]:
+    """The nodes whose values are surely in channels last, and whose readers would not know it from another layout."""
+    in_nhwc: dict[Node, None] = {}
+    for node in graph.nodes:
+        if _is_in_nhwc(node, in_nhwc):
+            in_nhwc[node] = None
+    return list(in_nhwc)
+
+
+def takes_places(node: Node, gone: Collection[Node] = ()) -> bool:
+    """Whether enough of what a node concatenates is written to its place in it, once nothing of ``gone`` reads it."""
+    parts = parts_of(node)
+    return parts is not None and bool(_places(node, parts, gone))
+
+
+def _places(node: Node, parts: Sequence[tuple[Node, int]], gone: Collection[Node] = ()) -> list[bool]:
+    """Which parts of a concatenation are written in their places; empty where too few are."""
+    in_place = [_is_written_in_place(part, at, node, gone) for part, at in parts]
+    return in_place if any(in_place) and in_place.count(False) <= _MOST_COPIED else []
+
+
+def _reads_beginning(reader: Node, node: Node) -> bool:
+    """Whether a convolution reads what a concatenation begins with, before it is whole."""
+    if reader.target is not conv2d_prologue:
+        return False
+    parts = list(reader.args[0])
+    return _tensors(node)[: len(parts)] == parts
 
 
 def share_beginnings(graph: Graph) -> None:
@@ -125,15 +153,17 @@ def _arguments_with(node: Node, tensors: list[Node]) -> tuple[tuple[Any, ...], d
     return (), {**node.kwargs, "tensors": tensors}
 
 
-def _is_written_in_place(part: Node, at_bytes: int, node: Node) -> bool:
+def _is_written_in_place(part: Node, at_bytes: int, node: Node, gone: Collection[Node]) -> bool:
     """Whether a part of a concatenation, so many bytes behind a pixel's first channel, is by a variant that can do so.
 
     What else reads the part then finds gaps from pixel to pixel.
     """
-    if part.target not in _OURS or at_bytes % _ALIGNMENT_BYTES:
+    if part.target not in (conv2d, conv2d_ending) or at_bytes % _ALIGNMENT_BYTES:
         return False
-    if not all(reader is node or (kind_of(reader) in _LOOPS and is_pytorchs(reader)) for reader in part.users):
-        return False
+    for reader in part.users:
+        is_loop = kind_of(reader) in _LOOPS and is_pytorchs(reader)
+        if not (reader is node or is_loop or reader in gone or _reads_beginning(reader, node)):
+            return False
     plan = str(part.args[-1])
     run = run_of(plan, value_of(part).device)
     return layout_of_plan(plan) is Layout.NHWC and run is not None and run.writes_within
@@ -156,7 +186,7 @@ def _is_channels_last(value: torch.Tensor) -> bool:
     return value.is_contiguous(memory_format=torch.channels_last) and not value.is_contiguous()
 
 
-def _parts(node: Node) -> list[tuple[Node, int]] | None:
+def parts_of(node: Node) -> list[tuple[Node, int]] | None:
     """What a node concatenates along channels, each with the bytes of a pixel ahead of it; None where it does not."""
     tensors = _tensors(node)
     if not tensors or _dim_of(node) not in _CHANNELS or len(set(tensors)) != len(tensors):

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from conv_advisor.torch.calls.layers import MEMORY_FORMATS
 from conv_advisor.torch.graph.constants import Computed, Constant, Constants, Given, erase_unread
 from conv_advisor.torch.graph.refreshing import Folded, Foldings
-from conv_advisor.torch.graph.scaling import Filters, take_in
+from conv_advisor.torch.graph.scaling import Filters, scale_and_shift, take_in
 from conv_advisor.torch.graph.sites import Site
 from conv_advisor.torch.nodes import value_of
 
@@ -63,6 +63,17 @@ class Weights:
         if constant is not None:
             self._take(site, weight=constant)
 
+    def prologue(self, norm: Node) -> Node | None:
+        """Scale and shift of a batch norm in evaluation, float32 of shape (2,C), as a node; None where they change."""
+        constant = scale_and_shift(norm, self._constants)
+        if constant is None:
+            return None
+        like = value_of(norm)
+        with torch.inference_mode(False):
+            tensor = torch.empty(2, like.shape[1], dtype=torch.float32, device=like.device)
+        self._made[norm] = {"prologue": (tensor, constant)}
+        return self._add_buffer(norm, "prologue", tensor)
+
     def foldings(self) -> Foldings | None:
         """What keeps the new weights as their sources are, filled now; None where no weight was replaced."""
         if not self._made:
@@ -110,23 +121,23 @@ class Weights:
             if kind in by_kind:
                 setattr(self._gm, str(nodes[kind].target), tensor)
             else:
-                nodes[kind] = self._add_buffer(site, kind, tensor)
+                nodes[kind] = self._add_buffer(site.node, kind, tensor)
             by_kind[kind] = tensor, constant
         if constants:
             site.set_weight(**nodes)
             erase_unread(old_nodes)
 
-    def _add_buffer(self, site: Site, kind: str, tensor: Any) -> Node:
+    def _add_buffer(self, reader: Node, kind: str, tensor: Any) -> Node:
         from torch._dynamo.source import ConstantSource  # Dynamo, which captured the graph, has imported it
 
-        name = f"conv_advisor_{site.node.name}_{kind}"
+        name = f"conv_advisor_{reader.name}_{kind}"
         self._gm.register_buffer(name, tensor)
         self._gm._param_name_to_source[name] = ConstantSource(name)
-        with self._gm.graph.inserting_before(site.node):
+        with self._gm.graph.inserting_before(reader):
             node = self._gm.graph.get_attr(name)
         key = tensor.shape, tensor.dtype, tensor.device
         if key not in self._values:
-            self._values[key] = value_of(site.node).new_empty(tensor.shape)
+            self._values[key] = value_of(reader).new_empty(tensor.shape, dtype=tensor.dtype)
         node.meta["example_value"] = self._values[key]
         return node
 

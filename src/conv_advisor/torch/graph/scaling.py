@@ -126,6 +126,16 @@ def _batch_norm(node: Node, y: Node, constants: Constants) -> Step | None:
     return step
 
 
+def scale_and_shift(norm: Node, constants: Constants) -> Constant | None:
+    """Both of a batch norm in evaluation by channel, of shape (2,C): y = x * scale + shift; None where they change."""
+    given = batch_norm_of(norm)
+    if given is None or (step := _batch_norm(norm, given.x, constants)) is None:
+        return None
+    one = Computed(_ones, (constants.constant_of(given.mean, value_of(norm)),))
+    filters = step(Filters(one, None))
+    return Computed(_stacked, (filters.weight, filters.bias))
+
+
 def _addcmul(node: Node, y: Node, constants: Constants) -> Step | None:
     """The step that ``addcmul(shift, y, factor)`` is, or ``addcmul(y, one, other)``; it writes into y at most."""
     if len(node.args) != 3 or node.args.count(y) != 1 or (changes_something(node) and node.args[0] is not y):
@@ -180,6 +190,14 @@ def _times(one: Any, other: Any) -> Any:
 
 def _plus(bias: Any, shift: Any, sign: int) -> Any:
     return torch.add(bias, _flat(shift), alpha=sign)
+
+
+def _ones(by_channel: Any) -> Any:
+    return torch.ones_like(by_channel).reshape(-1, 1, 1, 1)
+
+
+def _stacked(weight: Any, bias: Any) -> Any:
+    return torch.stack([weight.reshape(-1), bias])
 
 
 def _weight_times(weight: Any, factor: Any) -> Any:

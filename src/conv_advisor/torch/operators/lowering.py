@@ -28,16 +28,25 @@ from torch._inductor.virtualized import V
 
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.torch.calls.layers import geometry_of_problem
-from conv_advisor.torch.calls.loaded import LOADED, layout_of_plan, memory_format_of_plan, problem_of_plan
+from conv_advisor.torch.calls.loaded import (
+    LOADED,
+    layout_of_plan,
+    memory_format_of_plan,
+    plan_behind,
+    problem_of_plan,
+)
 from conv_advisor.torch.calls.own import own_steps
 from conv_advisor.torch.operators.cat_channels import cat_channels
 from conv_advisor.torch.operators.conv2d import conv2d, forget, load
 from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
+from conv_advisor.torch.operators.conv2d_prologue import behind_steps, conv2d_prologue
 
 NAME: Final = "conv_advisor_conv2d_v1"
 """The name by which compiled graphs, which may be kept, call `convolve_into`."""
 NAME_WITHIN: Final = "conv_advisor_conv2d_within_v1"
 """The same of `convolve_within`."""
+NAME_BEHIND: Final = "conv_advisor_conv2d_prologue_v1"
+"""The same of `convolve_behind`."""
 
 DEVICES: Final = {"cuda"}
 """Types of devices on which it is called so; elsewhere the operators are called as any other."""
@@ -87,11 +96,47 @@ def convolve_within(x: Any, weight: Any, *ends: Any, plan: str, out: Any) -> Non
     out.copy_(y)
 
 
+def convolve_behind(x: Any, prologue: Any, weight: Any, *rest: Any, plan: str, channels: int, out: Any) -> None:
+    """Write y of max(x * scale + shift, 0).
+
+    Parameters
+    ----------
+    x : tensor
+        All that is convolved, or what it begins with in one larger tensor, nhwc, of so many ``channels``.
+    prologue : tensor
+        Scale and shift in float32, of shape (2,C).
+    weight : tensor
+    *rest : tensor
+        Bias and residual, as in `convolve_into`; then what follows x in the larger tensor, in order.
+    plan, channels, out
+    """
+    problem = problem_of_plan(plan)
+    count = problem.epilogue.bias + problem.epilogue.residual
+    ends, others = rest[:count], rest[count:]
+    n, _, *plane = x.shape
+    key = (plan_behind(plan), torch.Size((n, weight.shape[1], *plane)), x.get_device())
+    run = LOADED[key] if key in LOADED else _load(key, _like_all(x, weight), weight, ends)
+    if run is not None:
+        try:
+            if run.run_behind_prologue(x, weight, out, prologue, *ends, channels=channels):
+                return
+        except Exception as error:  # whatever it was, PyTorch's own convolution gives the answer
+            forget(key, error)
+    names: tuple[Any, ...] = (*geometry_of_problem(problem).arguments, problem.epilogue.activation.value, plan)
+    out.copy_(behind_steps([x, *others], prologue, weight, *_bias_and_residual(problem, ends), *names))
+
+
+def _like_all(x: Any, weight: Any) -> Any:
+    """A tensor as x, but with all channels: what it holds means nothing."""
+    return x.new_empty(()).expand(x.shape[0], weight.shape[1], *x.shape[2:])
+
+
 @cache
 def register() -> None:
     """Let Inductor call our operators so, in this process."""
     setattr(extern_kernels, NAME, convolve_into)
     setattr(extern_kernels, NAME_WITHIN, convolve_within)
+    setattr(extern_kernels, NAME_BEHIND, convolve_behind)
 
     def of_convolution(x: Any, weight: Any, *rest: Any) -> Any:
         return _lowered(conv2d, (x, weight), (x, weight, *rest))
@@ -102,6 +147,7 @@ def register() -> None:
     register_lowering(conv2d, type_promotion_kind=None)(of_convolution)
     register_lowering(conv2d_ending, type_promotion_kind=None)(of_ending)
     register_lowering(cat_channels, type_promotion_kind=None)(_concatenated)
+    register_lowering(conv2d_prologue, type_promotion_kind=None)(_behind)
 
 
 def _lowered(operator: Any, tensors: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
@@ -140,20 +186,82 @@ def _is_within(node: Any) -> bool:
     return False
 
 
+def _behind(parts: Any, prologue: Any, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:
+    """Inductor's node for a convolution behind a prologue: parts of x are placed where they will be concatenated."""
+    node = V.graph.current_node
+    if not _is_called_so(node):
+        arguments = (parts, prologue, weight, bias, residual, *rest)
+        return fallback_handler(conv2d_prologue, add_to_fallback_set=False)(*arguments)
+    whole = _whole_that_begins_with(node.args[0])
+    if whole is not None:
+        x, channels = _whole_of(whole).place(parts), whole.meta["val"].shape[1]
+    else:
+        x = [_dense(parts[0] if len(parts) == 1 else lowerings[torch.ops.aten.cat.default](parts, 1), Layout.NHWC)]
+        channels = x[0].get_size()[1]
+    taken = [_dense(tensor, Layout.NHWC) for tensor in (prologue, weight, bias, residual) if tensor is not None]
+    return TensorBox.create(
+        ExternKernelOut(
+            layout=FallbackKernel.tensor_to_layout(node.meta["val"]),
+            inputs=[x[0], *taken, *x[1:]],
+            kwargs={"plan": rest[-1], "channels": int(channels)},
+            python_kernel_name=f"extern_kernels.{NAME_BEHIND}",
+        )
+    )
+
+
 def _concatenated(tensors: Any, in_place: Any) -> Any:
     """Inductor's node for a concatenation in channels last; parts that may lie anywhere are placed in it."""
     node = V.graph.current_node
     if not _is_called_so(node):
         return lowerings[torch.ops.aten.cat.default](tensors, 1)
-    joined = ConcatKernel(name=None, layout=FallbackKernel.tensor_to_layout(node.meta["val"]), inputs=[])
-    whole, end = StorageBox(joined), 0
-    for tensor in tensors:
-        begin, end = end, end + tensor.get_size()[1]
-        joined.inputs.append(ConcatKernel.realize_into(tensor, SliceView.create(whole, 1, begin, end, clamp=False)))
-    joined.name = V.graph.register_buffer(joined)
-    joined.inputs = ConcatKernel.unwrap_storage(joined.inputs)
-    V.graph.register_operation(joined)
-    return TensorBox(whole)
+    whole = _whole_of(node)
+    whole.place(tensors)
+    return whole.end()
+
+
+class _Whole:
+    """A concatenation that its parts are placed in, the first of them perhaps before the others are made."""
+
+    def __init__(self, layout: Any) -> None:
+        self._joined = ConcatKernel(name=None, layout=layout, inputs=[])
+        self._box, self._end = StorageBox(self._joined), 0
+
+    def place(self, tensors: Any) -> list[Any]:
+        """What the concatenation begins with, each part a view of it."""
+        placed = self._joined.inputs
+        for tensor in tensors[len(placed) :]:
+            begin, self._end = self._end, self._end + tensor.get_size()[1]
+            view = SliceView.create(self._box, 1, begin, self._end, clamp=False)
+            placed.append(ConcatKernel.realize_into(tensor, view))
+        return list(placed[: len(tensors)])
+
+    def end(self) -> Any:
+        """The concatenation, once all parts are placed."""
+        joined = self._joined
+        joined.name = V.graph.register_buffer(joined)
+        joined.inputs = ConcatKernel.unwrap_storage(joined.inputs)
+        V.graph.register_operation(joined)
+        return TensorBox(self._box)
+
+
+def _whole_of(node: Any) -> _Whole:
+    """The concatenation that a node of the graph that is lowered now stands for."""
+    wholes: dict[Any, _Whole] = V.graph.__dict__.setdefault("conv_advisor_wholes", {})
+    if node not in wholes:
+        wholes[node] = _Whole(FallbackKernel.tensor_to_layout(node.meta["val"]))
+    return wholes[node]
+
+
+def _whole_that_begins_with(parts: Any) -> Any:
+    """The longest concatenation, as a node, that has these parts first; None where there is none, or they are one."""
+    if parts[0].target is cat_channels:
+        return None
+    wholes = [reader for reader in parts[-1].users if reader.target is cat_channels]
+    return max(
+        (whole for whole in wholes if whole.args[0][: len(parts)] == parts),
+        key=lambda each: len(each.args[0]),
+        default=None,
+    )
 
 
 def _dense(tensor: Any, layout: Layout) -> Any:
