@@ -113,3 +113,57 @@ def test_nothing_is_read_before_it_is_packed(runner: Any, layout: Layout, dtype:
     problem = ConvProblem(32, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, dtype=dtype, layout=layout)
     launch = prepare(problem, runner.device, 2**30)
     assert runner.first_run(problem, launch, runner.make_operands(problem, 0)).max_error <= tolerance(problem)
+
+
+@pytest.mark.parametrize("layer", ["15-3-1-200-64", "15-3-1-130-520", "28-2-1-64-136-stride2"])
+@pytest.mark.parametrize("epilogue", [Epilogue(), ENDS], ids=str)
+@pytest.mark.parametrize("dtype", [DType.TF32, DType.FLOAT16, DType.BFLOAT16])
+def test_every_tile_behind_a_prologue_has_what_it_has_of_an_x_made_ahead(
+    runner: Any, dtype: DType, epilogue: Epilogue, layer: str
+) -> None:
+    """Alone and in clusters, where x is all of a tensor's channels and where it is some; those behind it are NaN."""
+    import cupy
+
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch
+
+    problem = ConvProblem.parse(layer, dtype=dtype, layout=Layout.NHWC, epilogue=epilogue)
+    operands = runner.make_operands(problem, 0)
+    ends = (operands.bias, operands.residual) if epilogue.residual else ()
+    floats = _widened(operands.x, dtype)
+    prologue = cupy.random.default_rng(0).standard_normal((2, problem.c), dtype=cupy.float32)
+    made = _narrowed(cupy.maximum(floats * prologue[0] + prologue[1], 0), dtype, operands.x.dtype)
+    for tile in tiles_of_every_device(menu.MENUS, dtype):
+        for cluster in (1, 2):
+            fits = tile.shared_bytes(Layout.NHWC, cluster) <= HOPPER_BLOCK_BYTES
+            if not fits or cluster > plans.stages_of(problem):
+                continue
+            prepared = launch(problem, runner.device, Cut(tile, cluster))
+            assert prepared.behind_prologue is not None
+            expected, y = (cupy.full_like(operands.y, 0) for _ in range(2))
+            prepared.run(made, operands.weight, expected, *ends)
+            expected = _widened(expected, dtype)
+            for more in (0, 24):
+                whole = ~cupy.zeros((*problem.x_shape[:3], problem.c + more), operands.x.dtype.str.replace("f", "u"))
+                whole[..., : problem.c] = operands.x.view(whole.dtype)
+                y[...] = -1
+                prepared.behind_prologue(problem.c + more)(whole, operands.weight, y, prologue, *ends)
+                off = abs(_widened(y, dtype) - expected).max() / abs(expected).max()
+                assert off <= tolerance(problem), (tile, cluster, more)
+
+
+def _widened(array: Any, dtype: DType) -> Any:
+    import cupy
+
+    if dtype is DType.BFLOAT16:
+        return (array.astype(cupy.uint32) << 16).view(cupy.float32)
+    return array.astype(cupy.float32)
+
+
+def _narrowed(array: Any, dtype: DType, storage: Any) -> Any:
+    """Rounded to the nearest, half to even."""
+    import cupy
+
+    if dtype is not DType.BFLOAT16:
+        return array.astype(storage)
+    bits = array.view(cupy.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(cupy.uint16)

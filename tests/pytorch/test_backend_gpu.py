@@ -33,7 +33,7 @@ try:
     from conv_advisor.torch.options import Options
     from conv_advisor.torch.swapping import optimize
     from tests.pytorch.comparing import compiled, watch
-    from tests.pytorch.networks import Endings, Expanding, every_kind
+    from tests.pytorch.networks import Bottlenecks, Endings, Expanding, every_kind
 except ImportError as error:
     MISSING = str(error)
 
@@ -149,6 +149,28 @@ def test_convolutions_write_into_their_concatenation(dtype: str, layout: str, al
         }
         can = [run is not None and run.writes_within for run in readers.values()]
         assert (NAME_WITHIN in code) == (can.count(False) <= 1), readers
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = call(x)
+        for _ in range(2):
+            x.copy_(torch.randn_like(x))
+            graph.replay()
+            assert_near_float64(network, x, y, network(x))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_dense_block_is_loaded_through_its_norms(dtype: str, always: None) -> None:
+    """No channel of it is copied, also in a captured graph."""
+    network = Bottlenecks(64, 32, 9)
+    with torch.no_grad():
+        network.train()(torch.randn(4, 64, 56, 56))
+    network, x = placed(network.eval(), (4, 64, 56, 56), dtype, "nhwc")
+    with torch.no_grad():
+        call = compiled(network)
+        ours, (code,) = run_and_get_code(call, x)
+        assert_near_float64(network, x, ours, network(x))
+        within = [run for (plan, *_), run in loaded.LOADED.items() if "-3-32-64" in plan]
+        assert (NAME_BEHIND in code) == all(run is not None and run.writes_within for run in within), within
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             y = call(x)
