@@ -29,7 +29,7 @@ try:
     from conv_advisor.torch.calls.timing import Trial
     from conv_advisor.torch.choosing import gpu as gpus
     from conv_advisor.torch.choosing.choice import Choice
-    from conv_advisor.torch.operators.lowering import NAME, NAME_WITHIN
+    from conv_advisor.torch.operators.lowering import NAME, NAME_BEHIND, NAME_WITHIN
     from conv_advisor.torch.options import Options
     from conv_advisor.torch.swapping import optimize
     from tests.pytorch.comparing import compiled, watch

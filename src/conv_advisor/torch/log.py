@@ -18,13 +18,18 @@ def remember_layer(plan: str, layer: str) -> None:
     _layers.setdefault(plan, layer)
 
 
+def layer_of_plan(plan: str) -> str:
+    """The layer that was remembered for a plan."""
+    return _layers.get(plan, "a convolution")
+
+
 def warn_of_failure(plan: str, error: Exception) -> None:
     """Warn once of a layer whose variants failed: none of them runs it from now on."""
     if plan in _warned:
         return
     _warned.add(plan)
-    layer = _layers.get(plan, "a convolution")
-    log.warning("variants of %s (%s) failed and are not used: %s: %s", layer, plan, type(error).__name__, error)
+    name = type(error).__name__
+    log.warning("variants of %s (%s) failed and are not used: %s: %s", layer_of_plan(plan), plan, name, error)
 
 
 def tell(outcomes: Iterable[tuple[str, str]]) -> None:

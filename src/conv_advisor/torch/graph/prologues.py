@@ -13,8 +13,8 @@ from conv_advisor.torch.calls.loaded import plan_behind, problem_of_plan
 from conv_advisor.torch.graph.batch_norms import batch_norm_of
 from conv_advisor.torch.graph.concatenations import nodes_in_nhwc, parts_of, takes_places
 from conv_advisor.torch.graph.folding import Weights
-from conv_advisor.torch.log import log, remember_layer
-from conv_advisor.torch.nodes import bytes_of, changes_something, is_pytorchs, kind_of, layer_of, value_of
+from conv_advisor.torch.log import layer_of_plan, log, remember_layer
+from conv_advisor.torch.nodes import bytes_of, changes_something, is_pytorchs, kind_of, value_of
 from conv_advisor.torch.operators.conv2d import conv2d
 from conv_advisor.torch.operators.conv2d_ending import conv2d_ending
 from conv_advisor.torch.operators.conv2d_prologue import conv2d_prologue
@@ -175,7 +175,8 @@ def _load_through(weights: Weights, ahead: _Ahead) -> int:
         with graph.inserting_before(conv):
             y = graph.call_function(conv2d_prologue, (parts, prologue, weight, *rest))
         y.meta = dict(conv.meta)
-        remember_layer(plan_behind(str(rest[-1])), layer_of(conv))
+        plan = str(rest[-1])
+        remember_layer(plan_behind(plan), layer_of_plan(plan))
         conv.replace_all_uses_with(y)
         graph.erase_node(conv)
     for node in (ahead.relu, ahead.norm, x):
