@@ -1,7 +1,7 @@
 """Times that the plans of our implicit GEMMs expect for many problems at once: their models of the time, in arrays.
 
 The plans that choose the cut of one problem choose here the cuts of a million problems, as training a model from them
-needs; the rules of their variants say which problems they apply to.
+needs; the rules of their variants say which problems they apply to. None computes groups.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.data.table import problem_of
+from conv_advisor.data.table import SIZES, problem_of
 from conv_advisor.kernels.cuda import implicit_gemm, implicit_gemm_nhwc, implicit_gemm_tma, pointwise
 from conv_advisor.kernels.cuda.family import Family
 from conv_advisor.kernels.cuda.implicit_gemm import choice
@@ -40,6 +40,8 @@ accelerated that of ``cuda.implicit_gemm_tma``."""
 PLANNED_AS: Final = {dtype: dtype for dtype in DType} | {DType.BFLOAT16: DType.FLOAT16}
 """For each dtype, the dtype whose plans are used: both half precisions have the same expected times."""
 
+_GROUPS: Final = SIZES.index("groups")
+
 _AT_A_TIME: Final = 2**9
 """Problems per batch, whose arrays are in memory together."""
 
@@ -61,18 +63,19 @@ def forecast(sizes: Array, dtype: DType, layout: Layout, device: Device) -> dict
         By kernel of `KERNELS`; NaN where it does not apply, as on a device whose multiprocessors are unknown.
     """
     values = {kernel: np.full((len(sizes), len(VALUES)), np.nan) for kernel in KERNELS}
-    if device.kind != "cuda" or not device.processors or not len(sizes):
+    ungrouped = np.flatnonzero(sizes[:, _GROUPS] == 1)
+    if device.kind != "cuda" or not device.processors or not len(ungrouped):
         return values
     anything = problem_of(sizes[0].tolist(), dtype, layout)
     rules = {kernel: _left_to_ask(family, anything, device) for kernel, (family, _) in _PLANS.items()}
-    for first in range(0, len(sizes), _AT_A_TIME):
-        rows = sizes[first : first + _AT_A_TIME]
-        shapes = Shapes.of_table(rows, dtype, layout)
-        problems = [problem_of(row, dtype, layout) for row in rows.tolist()]
+    for first in range(0, len(ungrouped), _AT_A_TIME):
+        rows = ungrouped[first : first + _AT_A_TIME]
+        shapes = Shapes.of_table(sizes[rows], dtype, layout)
+        problems = [problem_of(row, dtype, layout) for row in sizes[rows].tolist()]
         for kernel, (_, offers) in _PLANS.items():
             mine = _applicable(rules[kernel], problems, device)
             if len(mine):
-                values[kernel][first + mine] = values_of_cheapest(offers(shapes.take(mine), device), len(mine))
+                values[kernel][rows[mine]] = values_of_cheapest(offers(shapes.take(mine), device), len(mine))
     chunked = ~np.isnan(values["packed"][:, 0])
     values["packed"][chunked, 0] *= launches_of(Shapes.of_table(sizes[chunked], dtype, layout))
     return values

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import repeat
 
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import Device
@@ -13,6 +13,7 @@ from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.models.costs import Costs
 from conv_advisor.models.training.grow import Orders
 from conv_advisor.models.training.options import Options
+from conv_advisor.models.training.threads import processes
 from conv_advisor.models.training.train import MOST_THREADS, fit_beside
 from conv_advisor.models.tree.file import TreeModel
 
@@ -48,14 +49,6 @@ def fit_each(
     if jobs < 1:
         raise InvalidInput("jobs", jobs, "an integer of at least 1")
     n_threads = max(1, min(MOST_THREADS, jobs // max(1, len(parts))))
-    if min(jobs, len(parts)) <= 1:
-        for part, problems in zip(parts, asked, strict=True):
-            yield fit_beside(part, device, problems, seed=seed, options=options, n_threads=n_threads)
-        return
-    # Not forked: a child of a process whose threads hold locks may wait for them for ever.
-    with ProcessPoolExecutor(min(jobs, len(parts)), multiprocessing.get_context("spawn")) as pool:
-        futures = [
-            pool.submit(fit_beside, part, device, problems, seed=seed, options=options, n_threads=n_threads)
-            for part, problems in zip(parts, asked, strict=True)
-        ]
-        yield from (future.result() for future in futures)
+    fit_one = partial(fit_beside, seed=seed, options=options, n_threads=n_threads)
+    with processes(min(jobs, len(parts))) as process_map:
+        yield from process_map(fit_one, parts, repeat(device), asked)

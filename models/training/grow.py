@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -54,12 +55,15 @@ _DECISIVENESS: Final = 16.0
 _LEAST_SHARE: Final = 0.002
 """Share of the rows in which a variant is nearly the best, for the splits to heed it."""
 
+Maps = tuple[Each, Each]
+"""A `map` on threads, and one in processes."""
+
 Orders = dict[ConvProblem, tuple[str, ...]]
 """The variants of each problem that are likely to run, those believed to be fastest first."""
 
 
 def grow_all(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, thread_map: Each
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, maps: Maps
 ) -> tuple[dict[Group, Arrays], Orders]:
     """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
 
@@ -69,7 +73,7 @@ def grow_all(
     of cuDNN that win in float16 do not run in bfloat16.
     """
     costs = replace(costs, problems=tuple(_as_planned(problem) for problem in costs.problems))
-    trees, orders = _grow_apart(costs, device, [_as_planned(problem) for problem in asked], seed, options, thread_map)
+    trees, orders = _grow_apart(costs, device, [_as_planned(problem) for problem in asked], seed, options, maps)
     return trees, {problem: orders[_as_planned(problem)] for problem in asked}
 
 
@@ -79,13 +83,13 @@ def _as_planned(problem: ConvProblem) -> ConvProblem:
 
 
 def _grow_apart(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, thread_map: Each
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, maps: Maps
 ) -> tuple[dict[Group, Arrays], Orders]:
     """The trees of layers with groups, and of those without."""
     is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
     parts = [costs.take(np.flatnonzero(mask)) for mask in (~is_grouped, is_grouped)]
     if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
-        trees, orders = _grow_part(costs, device, asked, seed, options, thread_map)
+        trees, orders = _grow_part(costs, device, asked, seed, options, maps)
         return {(*kind, False): tree for kind, tree in trees.items()}, orders
     share = replace(
         options,
@@ -96,16 +100,17 @@ def _grow_apart(
     orders = {}
     for has_groups, part, its_options in zip((False, True), parts, (options, share), strict=True):
         its_problems = [problem for problem in asked if (problem.groups > 1) is has_groups]
-        trees, its_orders = _grow_part(part, device, its_problems, seed, its_options, thread_map)
+        trees, its_orders = _grow_part(part, device, its_problems, seed, its_options, maps)
         all_trees |= {(*kind, has_groups): tree for kind, tree in trees.items()}
         orders |= its_orders
     return all_trees, orders
 
 
 def _grow_part(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, thread_map: Each
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, maps: Maps
 ) -> tuple[dict[Kind, Arrays], Orders]:
     """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
+    thread_map, process_map = maps
     kinds = kinds_of(costs.problems)
     rooflines = {kind: roofline_of(costs.take(rows)) for kind, rows in kinds.items()}
     log_roofline = np.log(
@@ -117,8 +122,9 @@ def _grow_part(
     sampled = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
     shapes, n_equal = np.unique(sampled, axis=0, return_counts=True)
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
-    teacher = Teacher(costs, seen, log_roofline, seed, options, thread_map)
-    expected = dict(zip(kinds, thread_map(lambda kind: forecast(shapes, kind[0], kind[1], device), kinds), strict=True))
+    teacher = Teacher(costs, seen, log_roofline, seed, options, *maps)
+    forecasts = process_map(forecast, repeat(shapes), *zip(*kinds, strict=True), repeat(device))
+    expected = dict(zip(kinds, forecasts, strict=True))
 
     def grow(kind: Kind) -> _Grown:
         rows, quantities = kinds[kind], Quantities(shapes, *code_of(*kind))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -141,8 +142,8 @@ class Teacher:
     seed : int
     options : Options
         How many trees, and how many rounds of boosting.
-    thread_map : callable, optional
-        As `map`, on several threads: `models.training.threads.threads`.
+    thread_map, process_map : callable, optional
+        As `map`, on several threads and in several processes: `models.training.threads`.
 
     Attributes
     ----------
@@ -158,6 +159,7 @@ class Teacher:
         seed: int,
         options: Options,
         thread_map: Each = map,
+        process_map: Each = map,
     ) -> None:
         self.measured = lesson_of(costs, log_roofline)
         known = self.measured
@@ -166,7 +168,7 @@ class Teacher:
         self._best = _Randomised(x, [known.log_best[:, None]], seed, options.n_trees, thread_map)
         log_time = np.log(costs.time_ms[:, known.contenders]) - log_roofline[:, None]
         times = log_time.T if options.n_rounds else ()
-        self._boosted = list(thread_map(lambda y: _boosted(x, y, seed, options.n_rounds), times))
+        self._boosted = list(process_map(_boosted, repeat(x), times, repeat(seed), repeat(options.n_rounds)))
 
     def label(self, x: np.ndarray) -> Lesson:
         """What it believes of problems with these features.

@@ -27,7 +27,7 @@ from conv_advisor.models.training.enough import MIN_PROBLEMS, teaches
 from conv_advisor.models.training.graft import graft
 from conv_advisor.models.training.grow import Orders, grow_all
 from conv_advisor.models.training.options import Options
-from conv_advisor.models.training.threads import threads
+from conv_advisor.models.training.threads import processes, threads
 from conv_advisor.models.tree.arrays import DOMAIN
 from conv_advisor.models.tree.domain import learn_domain
 from conv_advisor.models.tree.file import TreeModel, make, with_card
@@ -44,6 +44,7 @@ def train(
     options: Options | None = None,
     created: datetime | None = None,
     n_threads: int = 1,
+    costs: Costs | None = None,
 ) -> TreeModel:
     """Train the tree of a device.
 
@@ -59,6 +60,8 @@ def train(
         By default that of the newest measurement, so that the same data give the same card.
     n_threads : int
         Decides how long it takes, and nothing else.
+    costs : Costs, optional
+        `models.costs.from_table` of the table, where it was read already.
 
     Returns
     -------
@@ -70,10 +73,9 @@ def train(
     NotEnoughData, UnknownDevice
     """
     device = device_of(table, device_id)
-    until = pc.max(table.filter(is_of(table, device_id))["measured_at"]).as_py()
-    costs = from_table(table, device_id)
+    until = pc.max(table["measured_at"].filter(is_of(table, device_id))).as_py()
     model = fit(
-        costs,
+        costs or from_table(table, device_id),
         device,
         seed=seed,
         options=options,
@@ -132,8 +134,8 @@ def fit_beside(
             f"device {device.id}: {counted(len(costs.problems), 'problem')} to train on with {BROAD}; allowed: at least"
             f" {MIN_PROBLEMS}. {MEASURE_ALL}"
         )
-    with threads(n_threads) as thread_map:
-        trees, orders = grow_all(costs, device, asked, seed, options, thread_map)
+    with threads(n_threads) as thread_map, processes(n_threads) as process_map:
+        trees, orders = grow_all(costs, device, asked, seed, options, (thread_map, process_map))
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     sizes, domain = learn_domain(costs.problems)
     arrays = graft(trees) | {DOMAIN: sizes}

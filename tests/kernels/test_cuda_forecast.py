@@ -131,3 +131,15 @@ def test_more_images_than_blocks_may_be_and_filters_too_large_for_the_workspace_
     assert tuple(expected([many], H200)["implicit_gemm"][0]) == by_plan("implicit_gemm", many, H200)
     assert np.isnan(expected([large], H200)["packed"]).all()
     assert packing.least_workspace_bytes(large) > DEFAULT_WORKSPACE_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+def test_no_kernel_that_is_forecast_computes_groups(dtype: DType, layout: Layout) -> None:
+    plain = ConvProblem(8, 64, 14, 14, 64, 1, 1, dtype=dtype, layout=layout)
+    grouped = replace(plain, groups=2)
+    assert all(WHY_NOT[variant_of(kernel, grouped)](grouped, H200) for kernel in KERNELS)
+    both, alone = expected([grouped, plain], H200), expected([plain], H200)
+    for kernel in KERNELS:
+        assert np.isnan(both[kernel][0]).all()
+        np.testing.assert_array_equal(both[kernel][1], alone[kernel][0])

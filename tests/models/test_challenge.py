@@ -65,8 +65,8 @@ def test_a_challenger_on_the_same_data_is_no_worse(watched: Watched, trained: Tr
     assert found.objections == ()
 
 
-def test_every_training_of_a_challenge_is_given_the_threads(watched: Watched) -> None:
-    assert watched.threads == [2, 2, 2]
+def test_every_training_of_a_challenge_is_given_the_threads_and_none_is_made_twice(watched: Watched) -> None:
+    assert watched.threads == [2, 2]
 
 
 def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(quick: Options) -> None:
@@ -93,6 +93,9 @@ def test_a_champion_is_judged_without_the_layers_held_out(table: pa.Table, train
     assert rival.card["options"] == trained.card["options"]
     earlier = replace(trained, card=trained.card | {"options": trained.card["options"] | {"n_rounds_for_best": 500}})
     assert _without(earlier, table, unseen).id == rival.id, "options that are gone are passed over"
+    assert _without(trained, table, unseen, rival) is rival, "the same bits would come out again"
+    other = replace(rival, card=rival.card | {"options": rival.card["options"] | {"n_trees": 1}})
+    assert _without(trained, table, unseen, other).id == rival.id
 
 
 @pytest.mark.parametrize(
