@@ -145,7 +145,7 @@ def test_every_tile_behind_a_prologue_has_what_it_has_of_an_x_made_ahead(
             for more in (0, 24):
                 whole = ~cupy.zeros((*problem.x_shape[:3], problem.c + more), operands.x.dtype.str.replace("f", "u"))
                 whole[..., : problem.c] = operands.x.view(whole.dtype)
-                y[...] = -1
+                y.fill(0)
                 prepared.behind_prologue(problem.c + more)(whole, operands.weight, y, prologue, *ends)
                 off = abs(_widened(y, dtype) - expected).max() / abs(expected).max()
                 assert off <= tolerance(problem), (tile, cluster, more)

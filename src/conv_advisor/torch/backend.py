@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -124,7 +125,8 @@ def _load_through_norms(
     gm: GraphModule, weights: Weights, choices: Mapping[ConvProblem, Choice], chooser: Chooser, options: Options
 ) -> None:
     times_ms = {problem: choice.time_ms for problem, choice in choices.items() if choice.time_ms is not None}
-    elementwise_ms = partial(chooser.conversion_ms, options=options)
+    # On the device alone: a launch more costs the host less than a slower variant may cost the GPU.
+    elementwise_ms = partial(chooser.conversion_ms, options=dataclasses.replace(options, graphs=True))
     load_through_norms(gm, weights, times_ms, elementwise_ms, partial(chooser.choose_behind_prologues, options=options))
 
 
