@@ -14,7 +14,7 @@ import torch
 from cupy.cuda import Device, MemoryPointer, Stream, UnownedMemory
 
 from conv_advisor.data.errors import NotSupported
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem
 from conv_advisor.kernels.addresses import ASKED, Address
 from conv_advisor.kernels.cuda.checks import storage_type
 from conv_advisor.kernels.variant import Launch
@@ -140,7 +140,8 @@ class Prepared:
         """
         run = self._runs_behind.get(channels)
         if run is None:
-            if self._behind is None or channels * self._storage.itemsize % _ALIGNMENT_BYTES:
+            count = prod(self._shapes[0][:3]) * channels
+            if self._behind is None or channels * self._storage.itemsize % _ALIGNMENT_BYTES or count > MAX_ELEMENTS:
                 return False
             behind = self._behind(channels)
             run = self._runs_behind[channels] = lambda *operands: behind(*operands[:3], self._prologue, *operands[3:])
