@@ -45,9 +45,9 @@ def set_precision(cell: Cell) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_tf32
 
 
-def network_of(cell: Cell) -> Any:
+def network_of(cell: Cell, seed: int = 0) -> Any:
     """The network on the GPU, in evaluation; its random weights are made there too."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     with torch.device("cuda"):
         if cell.network in MODELS:
             network = MODELS[cell.network]()
@@ -57,9 +57,9 @@ def network_of(cell: Cell) -> Any:
     return network.eval().to(_DTYPES[cell.precision], memory_format=_memory_format(cell))
 
 
-def images(cell: Cell) -> Any:
+def images(cell: Cell, seed: int = 0) -> Any:
     """Random images on the GPU."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed + 1)
     shape = SHAPES.get(cell.network, (3, 224, 224))
     random = torch.randn(cell.batch, *shape, device="cuda", dtype=_DTYPES[cell.precision])
     return random.contiguous(memory_format=_memory_format(cell))
@@ -80,6 +80,11 @@ def in_float64(network: Any, x: Any) -> Any:
 def error_of(y: Any, expected: Any) -> float:
     """The largest difference of outputs from those of `in_float64`, over the largest of the latter."""
     return float((y[:_COMPARED].double() - expected).abs().max() / expected.abs().max())
+
+
+def bias_of(y: Any, expected: Any) -> float:
+    """The mean difference of outputs from those of `in_float64`, away from zero, as a share of their mean size."""
+    return float(((y[:_COMPARED].double() - expected) * expected.sign()).sum() / expected.abs().sum())
 
 
 def quieten() -> None:

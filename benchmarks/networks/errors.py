@@ -1,0 +1,74 @@
+"""How far networks are from float64, ours over PyTorch's, over several draws of weights and images.
+
+One draw says little of a network that ends in an average: there PyTorch's errors may cancel by chance, or ours. So a
+network is compiled once, and each draw gives it new weights, which are folded again, and new images. The first draw is
+that of ``python -m benchmarks.networks``. Beside the errors stand mean biases, which a mean over pixels does not
+cancel. Needs a GPU, PyTorch and torchvision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Iterator, Sequence
+from math import exp, log
+from statistics import mean
+
+import torch
+
+from benchmarks.networks.cells import PRECISIONS, Cell
+from benchmarks.networks.running import bias_of, error_of, images, in_float64, network_of, set_precision
+from conv_advisor.torch import backend
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a row for each network and batch."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.networks.errors",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--networks", default="squeezenet1_1,resnet50")
+    parser.add_argument("--precision", default="float32", choices=PRECISIONS)
+    parser.add_argument("--batches", default="1,32")
+    parser.add_argument("--draws", type=int, default=16)
+    chosen = parser.parse_args(arguments)
+    print(f"On {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {chosen.precision}, {chosen.draws} draws\n")
+    print("| network | batch | error, ours | PyTorch's | ratio | least | most | the first | bias, ours | PyTorch's |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for network in chosen.networks.split(","):
+        for batch in map(int, chosen.batches.split(",")):
+            rows = list(_draws(Cell(network, chosen.precision, batch), chosen.draws))
+            ours, theirs, our_bias, their_bias = zip(*rows, strict=True)
+            ratios = [own / other for own, other in zip(ours, theirs, strict=True)]
+            errors = f"{_geometric(ours):.1e} | {_geometric(theirs):.1e}"
+            spread = f"{_geometric(ratios):.2f} | {min(ratios):.2f} | {max(ratios):.2f} | {ratios[0]:.2f}"
+            print(
+                f"| {network} | {batch} | {errors} | {spread} | {mean(our_bias):+.0e} | {mean(their_bias):+.0e} |",
+                flush=True,
+            )
+    return 0
+
+
+def _draws(cell: Cell, count: int) -> Iterator[tuple[float, float, float, float]]:
+    """Errors of ours and of PyTorch's, then biases, of each draw."""
+    set_precision(cell)
+    torch._dynamo.reset()
+    network, x = network_of(cell), images(cell)
+    call = torch.compile(network, backend=backend)
+    with torch.no_grad():
+        for draw in range(count):
+            if draw:
+                network.load_state_dict(network_of(cell, seed=draw).state_dict())
+                x = images(cell, seed=draw)
+            y64 = in_float64(copy.deepcopy(network), x)
+            ours, theirs = call(x), network(x)
+            yield error_of(ours, y64), error_of(theirs, y64), bias_of(ours, y64), bias_of(theirs, y64)
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return exp(mean(map(log, values)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
