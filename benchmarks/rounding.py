@@ -25,9 +25,10 @@ LAYERS: Final = 12
 STEP: Final = 8
 """Products that are added to a sum at once, exactly: those of one instruction for tf32."""
 
-LOST: Final = {1: 0.375, 2: 0.41, 4: 0.78}
-"""By the steps of a chain, the share of a sum, in units of 2^-23, that makes up for what truncation cut from it:
-rounded, it is right on average. The kernels have it in `tf32.cuh`."""
+LEAST_LOST: Final = 0.36
+LOST: Final = (0.13, 0.1525)
+"""The share of a sum, in units of 2^-23, that truncation cut from it: of chains of one step, and of longer ones a
+constant and what each step adds. So the kernels have it in `tf32.cuh`."""
 STAGE: Final = 32
 """Of gemm_k, from zero, where parts are of float16."""
 HALF_STEP: Final = 16
@@ -89,10 +90,21 @@ def fused(weight: Floats, columns: Floats) -> Floats:
     return sums
 
 
-def restored(sums: Floats, steps: int) -> Floats:
-    """Make up for what truncation cut from sums of chains of so many steps."""
+def lost_by(steps: float) -> float:
+    """The share of a sum that truncation cut from its chains of so many steps."""
+    return max(LEAST_LOST, LOST[0] + LOST[1] * steps) * 2.0**-23
+
+
+def mean_steps(count: int, most: int) -> float:
+    """Steps of a chain where ``count`` are in chains of ``most`` and a shorter last one, each weighed by its length."""
+    last = count % most
+    return ((count - last) * most + last**2) / count
+
+
+def restored(sums: Floats, count: int, most: int) -> Floats:
+    """Make up for what truncation cut from sums of so many steps in chains of ``most``."""
     ends_in_zeros = sums.astype(np.float32).view(np.uint32) & np.uint32(ZEROS) == 0
-    return np.where(ends_in_zeros, sums, nearest(sums + sums * (LOST[steps] * 2.0**-23)))
+    return np.where(ends_in_zeros, sums, nearest(sums + sums * lost_by(mean_steps(count, most))))
 
 
 def in_chains(
@@ -122,7 +134,7 @@ def in_chains(
         for step in steps:
             part = truncated(part + left[:, step] @ right[step])
         sums = nearest(sums + part)
-    return restored(sums, chain // STEP) if is_restored else sums
+    return restored(sums, -(-len(columns) // STEP), chain // STEP) if is_restored else sums
 
 
 def _exponent(values: Floats) -> np.ndarray:
@@ -173,7 +185,7 @@ def in_scaled_halves(weight: Floats, columns: Floats, *, is_restored: bool = Tru
             part = truncated(part + left[:, step] @ right[step])
         sums = _flushed(sums + part * 2.0 ** (of_row - PIXEL - HELD))
     if is_restored:
-        sums = restored(sums, STAGE // HALF_STEP)
+        sums = restored(sums, -(-len(columns) // HALF_STEP), STAGE // HALF_STEP)
     return nearest(sums * 2.0 ** (HELD - scale))
 
 

@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 from benchmarks import rounding
-from benchmarks.rounding import LOST, ZEROS, cut_to_tf32, errors, fused, in_chains, nearest, nearest_tf32, truncated
+from benchmarks.rounding import (
+    LEAST_LOST,
+    LOST,
+    ZEROS,
+    cut_to_tf32,
+    errors,
+    fused,
+    in_chains,
+    nearest,
+    nearest_tf32,
+    truncated,
+)
 from conv_advisor.kernels.cuda.parts.source import PARTS
 
 
@@ -34,7 +45,7 @@ def test_parts_multiply_what_is_exact_in_float32_exactly() -> None:
         assert np.array_equal(multiply(weight / 64, columns), weight / 64 @ columns)
 
 
-@pytest.mark.parametrize("steps", LOST)
+@pytest.mark.parametrize("steps", [1, 2, 4])
 def test_small_whole_numbers_stay_exact_where_sums_are_made_up_for(steps: int) -> None:
     random = np.random.default_rng(0)
     weight, columns = (random.integers(-64, 64, shape).astype(np.float64) for shape in ((3, 60), (60, 50)))
@@ -65,17 +76,21 @@ def test_short_chains_of_rounded_parts_err_no_more_than_fused_products() -> None
     assert short.averaged < unrounded.averaged / 4
 
 
-@pytest.mark.parametrize("steps", LOST)
-def test_sums_that_are_made_up_for_lean_to_neither_side(steps: int) -> None:
+@pytest.mark.parametrize("gemm_k", [8, 16, 24, 48, 288])
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_sums_that_are_made_up_for_lean_to_neither_side(steps: int, gemm_k: int) -> None:
     random = np.random.default_rng(0)
-    weight, columns = nearest(random.uniform(-1, 1, (32, 288))), nearest(random.uniform(0, 1, (288, 400)))
+    scales = 2 ** random.uniform(0, 1, (256, 1))  # what is cut depends on where in its octave a sum lies
+    weight = nearest(random.standard_normal((256, gemm_k)) * scales)
+    columns = nearest(np.maximum(random.standard_normal((gemm_k, 1000)), 0))
     exact = weight @ columns
+    size = np.abs(exact).mean(axis=1, keepdims=True)
     cut, restored = (
-        ((in_chains(weight, columns, 8 * steps, is_restored=each) - exact) * np.sign(exact)).sum() / np.abs(exact).sum()
+        ((in_chains(weight, columns, 8 * steps, is_restored=each) - exact) * np.sign(exact) / size).mean()
         for each in (False, True)
     )
     assert cut < -0.3 * 2.0**-23
-    assert abs(restored) < 0.1 * 2.0**-23
+    assert abs(restored) < 0.15 * 2.0**-23
 
 
 def test_averages_of_a_network_gain_most_where_sums_are_made_up_for() -> None:
@@ -86,8 +101,8 @@ def test_averages_of_a_network_gain_most_where_sums_are_made_up_for() -> None:
 
 def test_the_kernels_make_up_for_what_is_emulated_here() -> None:
     source = (PARTS / "tf32.cuh").read_text()
-    (shares,) = re.findall(r"lost = \(LENGTH == 1 \? (\S+)f : LENGTH == 2 \? (\S+)f : (\S+)f\) \* 0x1p-23f", source)
-    assert tuple(map(float, shares)) == tuple(LOST[steps] for steps in (1, 2, 4))
+    assert f"share = {LOST[0]}f + {LOST[1]}f * steps;" in source
+    assert f"(share > {LEAST_LOST}f ? share : {LEAST_LOST}f) * 0x1p-23f" in source
     assert f"& {ZEROS:#x})" in source
 
 

@@ -304,9 +304,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if PRODUCTS == 3
         float sum[SUMS] = {};  // here: to begin with the first stage's would take an instruction a sum in every stage
 #if IS_OF_HALVES
-        multiply_tile(sum, ring_place, scales, full, empty, parted, group, ring, stages.count());
+        multiply_tile(sum, ring_place, scales, full, empty, parted, group, ring, stages.count(), sizes.C);
 #else
-        multiply_tile(sum, ring_place, full, empty, parted, group, ring, stages.count());
+        multiply_tile(sum, ring_place, full, empty, parted, group, ring, stages.count(), sizes.C);
 #endif
 #else
         float sum[SUMS];

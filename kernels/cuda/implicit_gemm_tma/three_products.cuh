@@ -75,9 +75,10 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
     wait_for_all_products_but<0>(sum);
 }
 
-// sum = the products of a group's part of a tile.
+// sum = the products of a group's part of a tile; `channels` of a tap.
 __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned char* ring, unsigned full, unsigned empty,
-                                              unsigned parted, int group, Ring& turn, int stages) {
+                                              unsigned parted, int group, Ring& turn, int stages,
+                                              int channels) {
 #pragma unroll 1
     for (int stage = 0; stage < stages; ++stage, turn.advance()) {
         wait_for(full + turn.stage * 8, turn.parity);
@@ -95,5 +96,5 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned
             }
         }
     }
-    restore_cut<ROW_BYTES / 32>(sum);
+    restore_cut(sum, lost_by(mean_steps<ROW_BYTES / 32>((channels + 7) / 8)));
 }

@@ -272,9 +272,9 @@ __device__ __forceinline__ void follow_scales(float (&sum)[SUMS], const Scales& 
         }
     }
 }
-// Of the last stage: y of the sums.
-__device__ __forceinline__ void end_scales(float (&sum)[SUMS], const Scales& told) {
-    restore_cut<STEPS>(sum);
+// Of the last stage: y of the sums; `channels` of a tap.
+__device__ __forceinline__ void end_scales(float (&sum)[SUMS], const Scales& told, int channels) {
+    restore_cut(sum, lost_by(mean_steps<STEPS>((channels + 15) / 16)));
 #pragma unroll
     for (int j = 0; j < TILES_N; ++j) {
         const float4 both = *(const float4*)told.end(j * 8 + threadIdx.x % 4 * 2);
@@ -287,7 +287,7 @@ __device__ __forceinline__ void end_scales(float (&sum)[SUMS], const Scales& tol
 }
 
 __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned char* ring, unsigned char* scales, unsigned full,
-                                              unsigned empty, unsigned parted, int group, Ring& turn, int stages) {
+                                              unsigned empty, unsigned parted, int group, Ring& turn, int stages, int channels) {
 #pragma unroll 1
     for (int stage = 0; stage < stages; ++stage, turn.advance()) {
         const unsigned char* const from = ring + turn.stage * STAGE_BYTES;
@@ -305,7 +305,7 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; ++chunk) add_products_of(parts, shared_address(from + BP * ROW_BYTES), chunk, sum[i]);
         }
-        if (stage == stages - 1) end_scales(sum, told);
+        if (stage == stages - 1) end_scales(sum, told, channels);
         __syncwarp();
         if (threadIdx.x % 32 == 0) arrive(empty + turn.stage * 8);
     }

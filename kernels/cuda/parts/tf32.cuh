@@ -25,23 +25,32 @@ __device__ __forceinline__ float4 high_part(float4 value) {
 
 __device__ __forceinline__ bool ends_in_zeros(float sum) { return !(__float_as_uint(sum) & 0x3f); }
 
-// A sum whose chains, each from zero, had so many steps of large products: too small by a share that benchmarks/rounding.py
-// emulates, here in units of 2^-23 and so that it is right after rounding.
-template <int LENGTH>
-__device__ __forceinline__ float restored(float sum) {
-    static_assert(LENGTH == 1 || LENGTH == 2 || LENGTH == 4, "chains that were emulated");
-    constexpr float lost = (LENGTH == 1 ? 0.375f : LENGTH == 2 ? 0.41f : 0.78f) * 0x1p-23f;
+// The share by which a sum is too small whose chains, each from zero, had so many steps of large products: benchmarks/rounding.py
+// emulates it. Steps whose operands are all zeros cut nothing, and do not count.
+__device__ __forceinline__ constexpr float lost_by(float steps) {
+    const float share = 0.13f + 0.1525f * steps;
+    return (share > 0.36f ? share : 0.36f) * 0x1p-23f;
+}
+// Steps of the chains of `count` steps, MOST of them a chain, where the last chain may be shorter: the mean, a chain counting as
+// much as it adds to the sum.
+template <int MOST>
+__device__ __forceinline__ float mean_steps(int count) {
+    const int last = count % MOST;
+    return (float)((count - last) * MOST + last * last) / (float)count;
+}
+// So that it is right after rounding.
+__device__ __forceinline__ float restored(float sum, float lost) {
 #ifdef __CUDA_ARCH__
     return ends_in_zeros(sum) ? sum : fmaf(sum, lost, sum);
 #else
     return (void)lost, sum;
 #endif
 }
-template <int LENGTH, class Sums>
-__device__ __forceinline__ void restore_cut(Sums& sums) {
+template <class Sums>
+__device__ __forceinline__ void restore_cut(Sums& sums, float lost) {
     float* const each = (float*)sums;
 #pragma unroll
-    for (int i = 0; i < (int)(sizeof(Sums) / sizeof(float)); ++i) each[i] = restored<LENGTH>(each[i]);
+    for (int i = 0; i < (int)(sizeof(Sums) / sizeof(float)); ++i) each[i] = restored(each[i], lost);
 }
 
 // Sums of products of operands that were both cut to tf32. Each loses half a unit of its last place on average, which is
