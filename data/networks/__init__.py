@@ -7,13 +7,13 @@ have a second CSV, in the folder ``whole``, with every convolution that one imag
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from conv_advisor.data.errors import UnknownNetwork
+from conv_advisor.data.errors import InvalidProblem, UnknownNetwork
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 SEED_BATCHES: Final = (1, 8, 16, 32, 64, 128, 256)
@@ -140,7 +140,8 @@ def problems(
     ----------
     name : str
     batches : iterable of int, optional
-        By default those of the source: `SEED_BATCHES` for networks, one image for the experiments.
+        By default those of the source: `SEED_BATCHES` for networks, without those in which a layer would be too large,
+        and one image for the experiments.
 
     Raises
     ------
@@ -150,12 +151,21 @@ def problems(
     batch_sizes = tuple(batches) if batches is not None else (1,) if is_experiment else SEED_BATCHES
     dtypes, layouts = tuple(dtypes), tuple(layouts)
     return [
-        replace(layer.problem, n=n, dtype=dtype, layout=layout)
+        replace(batch, dtype=dtype, layout=layout)
         for layer in layers(name)
-        for n in batch_sizes
+        for batch in _batched(layer.problem, batch_sizes, may_leave_out=batches is None)
         for dtype in dtypes
         for layout in layouts
     ]
+
+
+def _batched(problem: ConvProblem, batches: Iterable[int], *, may_leave_out: bool) -> Iterator[ConvProblem]:
+    for n in batches:
+        try:
+            yield replace(problem, n=n)
+        except InvalidProblem:
+            if not may_leave_out:
+                raise
 
 
 @cache

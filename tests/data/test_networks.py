@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from conv_advisor.data import networks
-from conv_advisor.data.errors import UnknownNetwork
+from conv_advisor.data.errors import InvalidProblem, UnknownNetwork
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 BY_FILTER = {
@@ -132,6 +132,16 @@ def test_the_experiments_of_the_fourth_seed() -> None:
 def test_batches_may_be_chosen() -> None:
     assert [problem.n for problem in networks.problems("filter-sweep", batches=[2, 5])][:2] == [2, 5]
     assert len(networks.problems("vgg19", batches=[3])) == 9
+
+
+def test_batches_in_which_a_layer_is_too_large_are_left_out_unless_they_were_asked_for() -> None:
+    batches: dict[ConvProblem, list[int]] = {}
+    for problem in networks.problems("stable_diffusion_decoder"):
+        batches.setdefault(problem.layer, []).append(problem.n)
+    assert set(batches) == {layer.problem.layer for layer in networks.layers("stable_diffusion_decoder")}
+    assert {tuple(counts) for counts in batches.values()} > {networks.SEED_BATCHES}
+    with pytest.raises(InvalidProblem, match="256, 512, 128, 128"):
+        networks.problems("stable_diffusion_decoder", batches=[256])
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
