@@ -29,7 +29,7 @@ from conv_advisor.models.registry.on_disk import SHIPPED
 from conv_advisor.models.tree.file import read
 from conv_advisor.torch import log
 from conv_advisor.torch.calls import loaded, running, timing
-from conv_advisor.torch.choosing import gpu
+from conv_advisor.torch.choosing import gpu, preparing
 from conv_advisor.torch.choosing.plans import Basis
 from conv_advisor.torch.operators import conv2d as operator
 from conv_advisor.torch.operators import conv2d_ending as ending_operator
@@ -133,6 +133,16 @@ class NumPyRunner:
         )
 
 
+class FakePreparer(preparing.Preparer):
+    """A `Preparer` whose variants run on the CPU."""
+
+    def __init__(self) -> None:
+        self.runner = self._runner = NumPyRunner()  # type: ignore[assignment]  # it stands in for one
+        self._index, self._place = CPU, torch.device("cpu")
+        self.device = self.runner.device
+        self._can_overlap = False
+
+
 class FakeGpu(gpu.Gpu):
     """A `Gpu` whose device is the CPU.
 
@@ -142,10 +152,9 @@ class FakeGpu(gpu.Gpu):
     """
 
     def __init__(self) -> None:
-        self.runner = self._runner = NumPyRunner()  # type: ignore[assignment]  # it stands in for one
+        self._preparer = FakePreparer()
+        self.runner, self.device = self._preparer.runner, self._preparer.device
         self._index, self._place, self._stream = CPU, torch.device("cpu"), None
-        self.device = self.runner.device
-        self._can_overlap = False
         self._advisor = advisor()
         self._convert_ms = converter(self._advisor)
         self._basis = Basis("no device", "0", "0", torch.__version__)
@@ -192,7 +201,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FakeGpu]:
     """The one GPU of this process: its variants take half of what PyTorch's own takes, and its plans are kept there."""
     monkeypatch.setenv("CONV_ADVISOR_PLANS", str(folder))
     memory = SimpleNamespace(Device=lambda _: SimpleNamespace(use=lambda: None), using_allocator=nullcontext)
-    monkeypatch.setattr(gpu, "cupy", SimpleNamespace(cuda=memory))
+    monkeypatch.setattr(preparing, "cupy", SimpleNamespace(cuda=memory))
     monkeypatch.setattr(running, "cupy", SimpleNamespace(ndarray=array_at))
     monkeypatch.setattr(
         running, "UnownedMemory", lambda address, nbytes, *_: SimpleNamespace(address=address, nbytes=nbytes)

@@ -375,7 +375,7 @@ RUN = [
 def prepared(variant: str, problem: ConvProblem) -> Prepared | Exception:
     gpu = gpus.open_gpu(0)
     assert gpu is not None
-    return gpu._try(problem, Choice(variant), Options())
+    return gpu._preparer.prepare(problem, Choice(variant), Options())
 
 
 @pytest.mark.parametrize("epilogue", ["", "bias", "relu", "residual-hardswish", "bias-residual-relu"])

@@ -6,17 +6,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-import cupy
 import torch
-from cupy.cuda import MemoryPointer, UnownedMemory
 from platformdirs import user_data_path
 
 from conv_advisor.data.epilogue import Epilogue
@@ -24,10 +21,7 @@ from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, ModelReject
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.cpu.threads import available_cores
-from conv_advisor.kernels.cuda.parts.overlap import LEAST_CAPABILITY, overlapping
-from conv_advisor.kernels.cuda.runner import CudaRunner
-from conv_advisor.kernels.variant import Backend, why_not
+from conv_advisor.kernels.variant import why_not
 from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.planning.conversion import converter
 from conv_advisor.models.registry.on_disk import Registry
@@ -41,6 +35,7 @@ from conv_advisor.torch.choosing.candidates import MOST_SLOWDOWN, candidates, su
 from conv_advisor.torch.choosing.choice import Choice
 from conv_advisor.torch.choosing.fastest import elementwise_ms, fastest
 from conv_advisor.torch.choosing.plans import PlanFile, basis_of, default_path
+from conv_advisor.torch.choosing.preparing import Preparer, warmed
 from conv_advisor.torch.log import log, warn_of_failure
 from conv_advisor.torch.options import Options
 
@@ -114,10 +109,9 @@ class Gpu:
     def __init__(self, index: int) -> None:
         self._index, self._place = index, torch.device("cuda", index)
         with torch.cuda.device(index):
-            self._runner = CudaRunner(index)
-            self.device = self._runner.device
+            self._preparer = Preparer(index)
+            self.device = self._preparer.device
             self._stream = torch.cuda.Stream(index)
-        self._can_overlap = float(self.device.capability) >= LEAST_CAPABILITY
         self._read_tree = _tree_of(self.device)
         self._basis = basis_of(self.device, torch.__version__)
         self._files: dict[Path, PlanFile] = {}
@@ -153,7 +147,7 @@ class Gpu:
             choice = self._file(options).get(plan)
             if choice is None or choice.variant is None or self._has_loaded(problem, plan, choice):
                 return choice
-            ready = self._try(problem, choice, options)
+            ready = self._preparer.prepare(problem, choice, options)
             if isinstance(ready, Prepared):
                 self._load(problem, plan, choice, ready)
                 return choice
@@ -178,7 +172,7 @@ class Gpu:
             choice = next((choice for choice in choices if choice is not None), None)
             if choice is None or choice.variant is None:
                 return None
-            ready = self._try(problem, choice, Options())
+            ready = self._preparer.prepare(problem, choice, Options())
         if isinstance(ready, Prepared):
             return ready
         warn_of_failure(plan, ready)
@@ -201,7 +195,7 @@ class Gpu:
             return True
         choice = kept or Choice(BEHIND_PROLOGUE)
         is_taken = why_not(VARIANTS[BEHIND_PROLOGUE], problem, self.device) is None
-        ready = self._try(problem, choice, options) if is_taken else None
+        ready = self._preparer.prepare(problem, choice, options) if is_taken else None
         if not isinstance(ready, Prepared) or not ready.takes_prologue:
             return False
         if kept is None:
@@ -252,10 +246,10 @@ class Gpu:
         loaded = {problem for problem, choice in stored.items() if self._has_loaded(problem, plans[problem], choice)}
         to_prepare = to_pick | {problem: [choice] for problem, choice in stored.items() if problem not in loaded}
         begun = time.perf_counter()
-        ready = self._prepare_all(to_prepare, options)
+        ready = self._preparer.prepare_all(to_prepare, options)
         prepared = time.perf_counter()
         for problem in stored.keys() - loaded:
-            ready[problem] = self._warmed(plans[problem], ready[problem])
+            ready[problem] = warmed(plans[problem], ready[problem])
         picked = {problem: self._pick(problem, to_pick[problem], ready[problem], options) for problem in to_pick}
         spent_s = (prepared - begun, time.perf_counter() - prepared)
         log.info(SPENT, sum(map(len, ready.values())), spent_s[0], len(to_pick), spent_s[1])
@@ -298,54 +292,6 @@ class Gpu:
                 self._files[path] = PlanFile(path, self._basis)
         return self._files[path]
 
-    def _prepare_all(
-        self, to_prepare: Mapping[ConvProblem, Sequence[Choice]], options: Options
-    ) -> dict[ConvProblem, dict[str, Prepared]]:
-        """Everything that is to be run, by problem and variant; what cannot be prepared is left out.
-
-        Several threads compile our kernels. cuDNN's handle serves one thread, which prepares its plans meanwhile.
-        """
-        tasks = [(problem, choice) for problem, choices in to_prepare.items() for choice in choices if choice.variant]
-        is_ours = [VARIANTS[choice.variant or ""].backend is Backend.CUDA for _, choice in tasks]
-        with ThreadPoolExecutor(2 * available_cores(), "nvrtc") as pool:  # some wait for what others compile
-            compiling = [
-                pool.submit(self._try, *task, options) if ours else None
-                for task, ours in zip(tasks, is_ours, strict=True)
-            ]
-            results = [None if ours else self._try(*task, options) for task, ours in zip(tasks, is_ours, strict=True)]
-        ready: dict[ConvProblem, dict[str, Prepared]] = {problem: {} for problem in to_prepare}
-        for (problem, choice), future, result in zip(tasks, compiling, results, strict=True):
-            prepared = result if future is None else future.result()
-            if isinstance(prepared, Prepared):
-                ready[problem][choice.variant or ""] = prepared
-            else:
-                log.info("%s by %s: %s", problem.key, choice.variant, prepared)
-        return ready
-
-    def _try(self, problem: ConvProblem, choice: Choice, options: Options) -> Prepared | Exception:
-        """A variant ready to run, or why it is not."""
-        variant = VARIANTS[choice.variant or ""]
-        try:
-            overlap = overlapping() if options.overlap and self._can_overlap else nullcontext()
-            with torch.cuda.device(self._index), _memory_of_torch(self._index), overlap:
-                cupy.cuda.Device(self._index).use()
-                launch = self._runner.prepare(variant, problem, options.max_workspace_bytes, choice.plan)
-                return Prepared(problem, launch, self._place)
-        except Exception as error:  # whatever it is, there are other variants, and PyTorch's own
-            return error
-
-    def _warmed(self, plan: str, ready: Mapping[str, Prepared]) -> dict[str, Prepared]:
-        """The variants that ran once without an error, so that all that they load is loaded before a capture."""
-        ran = {}
-        for variant, prepared in ready.items():
-            try:
-                prepared.warm()
-            except Exception as error:  # whatever it is, PyTorch's own convolution gives the answer
-                warn_of_failure(plan, error)
-            else:
-                ran[variant] = prepared
-        return ran
-
     def _pick(
         self, problem: ConvProblem, candidates: Sequence[Choice], ready: dict[str, Prepared], options: Options
     ) -> Choice:
@@ -357,7 +303,7 @@ class Gpu:
             return Choice(None, reason="no variant applies")
         plan = plan_name(problem.key, options.limits)
         if options.measure == 0:
-            ran = self._warmed(plan, ready)
+            ran = warmed(plan, ready)
             first = (choice for choice in candidates if choice.variant in ran)
             return next(first, Choice(None, reason="the first variant fails"))
         timed: dict[str, Timed] = {}
@@ -396,7 +342,7 @@ class Gpu:
         for choice in substitutes(self._advisor, problem, options, {candidate.variant for candidate in tried}):
             if (choice.time_ms or 0.0) > most_ms:
                 return
-            prepared = self._try(problem, choice, options)
+            prepared = self._preparer.prepare(problem, choice, options)
             if isinstance(prepared, Prepared):
                 yield choice.variant or "", prepared
 
@@ -411,15 +357,3 @@ def _tree_of(device: Device) -> Callable[[], TreeModel]:
         raise UnknownDevice(device.id, registry.devices())
     log.info("%s", Loan(model.device, device).reason)
     return partial(registry.active, model.device.id)
-
-
-@contextmanager
-def _memory_of_torch(index: int) -> Iterator[None]:
-    """What CuPy allocates on this thread is PyTorch's, and goes back there."""
-
-    def allocate(nbytes: int) -> Any:
-        tensor = torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{index}")
-        return MemoryPointer(UnownedMemory(tensor.data_ptr(), nbytes, tensor, index), 0)
-
-    with cupy.cuda.using_allocator(allocate):
-        yield
