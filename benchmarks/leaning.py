@@ -1,6 +1,6 @@
 """Error and bias of our float32 and tf32 kernels on tensor cores, against float64 and beside PyTorch's own.
 
-    python -m benchmarks.leaning [--dtype tf32] [--device cuda:0]
+    python -m benchmarks.leaning [--dtype tf32] [--device cuda:0] [--layers 55-1-1-64-16 13-1-3-192-48]
 
 Errors of either sign cancel from layer to layer and in averages over pixels; a bias accumulates. The bias (in the
 code, leaning) is the signed error of all compared outputs together, relative to the sum of their magnitudes. Below
@@ -10,7 +10,7 @@ zero, errors are towards zero, as those of sums that tensor cores truncate. It n
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import fmean
@@ -126,15 +126,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=("float32", "tf32"), default="float32", help="(default: %(default)s)")
     parser.add_argument("--device", default="cuda:0", help="(default: %(default)s)")
+    parser.add_argument("--layers", nargs="+", metavar="LAYER", help="a line for each of these, in both layouts")
     chosen = parser.parse_args()
     device = chosen.device
     runner = open_runner(device)
     peer = open_peer(runner, device)
     print(f"{runner.device.name}; {peer.version}")
     print("| variant | layers | error | bias | PyTorch's error | its bias |\n|---|---|---|---|---|---|")
-    for id_, layers in VARIANTS.items():
+    for name, id_, layers in _lines(chosen.layers):
         if pairs := distances(runner, peer, catalog.get(id_), layers, DType(chosen.dtype)):
-            print(row(f"`{id_}`", pairs), flush=True)
+            print(row(name, pairs), flush=True)
+
+
+def _lines(names: Iterable[str] | None) -> Iterator[tuple[str, str, Iterable[ConvProblem]]]:
+    """What each line is called, its variant, and its layers: one of those named, or all of the variant's."""
+    for id_, layers in VARIANTS.items():
+        if names is None:
+            yield f"`{id_}`", id_, layers
+            continue
+        for name in names:
+            for layout in ("nchw", "nhwc"):
+                yield f"`{id_}` {name}-{layout}", id_, [ConvProblem.parse(name, layout=layout)]
 
 
 if __name__ == "__main__":

@@ -35,6 +35,18 @@ def test_a_variant_is_compared_on_the_layers_that_it_computes() -> None:
         assert peers == ours  # it leaves y as it was
 
 
+def test_named_layers_have_a_line_each_in_both_layouts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(leaning, "VARIANTS", {"cpu.winograd": (), "cpu.direct": ()})
+    monkeypatch.setattr(leaning, "open_peer", lambda *_: FakePeer())
+    monkeypatch.setattr("sys.argv", ["leaning", "--device", "cpu", "--layers", "9-2-3-4-4", "7-1-3-8-8"])
+    leaning.main()
+    names = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("| `")]
+    assert {"| `cpu.winograd` 9-2-3-4-4-nchw", "| `cpu.direct` 7-1-3-8-8-nhwc"} <= set(names)
+    assert len(names) == len(set(names))
+
+
 def test_errors_are_averaged_as_ratios_and_leanings_as_they_are() -> None:
     found = [
         (Distance(1e-7, -3e-8), Distance(1e-6, 2e-8)),
