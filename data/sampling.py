@@ -20,6 +20,8 @@ MAX_BYTES: Final = 1.5e9
 
 FIRST_LAYER_SHARE: Final = 0.03
 """Share of layers that read an RGB image."""
+SIGNAL_SHARE: Final = 0.08
+"""Share of layers over signals, in one dimension."""
 STRIDE_2_SHARE: Final = 1 / 8
 DILATED_SHARE: Final = 0.02
 DEPTHWISE_SHARE: Final = 0.07
@@ -36,6 +38,11 @@ _BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _FILTERS: Final = {(1, 1): 0.46, (3, 3): 0.36, (5, 5): 0.11, (7, 7): 0.03}
 _FLAT_FILTERS: Final = dict.fromkeys(((1, 3), (3, 1), (1, 7), (7, 1)), 0.01)
 _ASPECTS: Final = (1 / 2, 9 / 16, 3 / 4, 4 / 3, 16 / 9, 2)
+_LENGTHS: Final = (64, 160_000)
+"""Of signals: from a few seconds' frames to ten seconds of 16 kHz."""
+_MAX_LENGTH_TIMES_CHANNELS: Final = 2**24
+_SIGNAL_TAPS: Final = {1: 0.2, 3: 0.3, 5: 0.1, 7: 0.15, 9: 0.05, 11: 0.1, 16: 0.03, 31: 0.04, 128: 0.03}
+_STRIDES_AND_DILATIONS: Final = (*((1, 1),) * 10, (2, 1), (4, 1), (5, 1), (8, 1), (1, 2), (1, 3), (1, 5), (1, 9))
 _GROUP_SIZES: Final = (4, 8, 16, 24, 32)
 """Channels of a group."""
 _POINTS_AT_ONCE: Final = 1024
@@ -45,7 +52,7 @@ _POINTS_AT_ONCE: Final = 1024
 def sample_problems(
     count: int, seed: int, *, dtypes: Iterable[DType] = (DType.FLOAT32,), layouts: Iterable[Layout] = (Layout.NCHW,)
 ) -> list[ConvProblem]:
-    """Draw distinct same-padded layers, most of them square, of stride 1 and ungrouped.
+    """Draw distinct same-padded layers, most of them square, of stride 1 and ungrouped; some over signals.
 
     None of them is a layer of the seed networks, nor of the networks that advice is judged by.
 
@@ -73,7 +80,7 @@ def sample_problems(
     if count < 0:
         raise InvalidInput("count", count, "0 or more")
     dtypes, layouts = tuple(dtypes), tuple(layouts)
-    seen = {layer.problem for name in ("seeds", "held-out") for layer in networks.layers(name)}
+    seen = {layer.problem for name in ("seeds", *networks.NEVER_TRAINED) for layer in networks.layers(name)}
     drawn: dict[ConvProblem, None] = {}
     points = _sequence(seed)
     while len(drawn) < count:
@@ -156,6 +163,8 @@ def _sequence(seed: int) -> Iterator[_Point]:
 
 
 def _problem(point: _Point) -> ConvProblem:
+    if FIRST_LAYER_SHARE <= point.kind < FIRST_LAYER_SHARE + SIGNAL_SHARE:
+        return _signal(point)
     size = _SIZE.at(point.size)
     r, s = _TAPS[int(np.searchsorted(_TAPS_BELOW[:-1], point.filter, side="right"))]
     most = max(_MAX_SIZE_TIMES_CHANNELS / size, _LEAST_CHANNELS)
@@ -177,6 +186,30 @@ def _problem(point: _Point) -> ConvProblem:
         pad_w=dilation * (s // 2),
         dilation_h=dilation if r > 1 else 1,
         dilation_w=dilation if s > 1 else 1,
+        groups=groups,
+    )
+
+
+def _signal(point: _Point) -> ConvProblem:
+    """A layer in one dimension."""
+    shortest, longest = _LENGTHS
+    length = round(shortest * (longest / shortest) ** point.size)
+    most = max(_MAX_LENGTH_TIMES_CHANNELS / length, _LEAST_CHANNELS)
+    taps = list(_SIGNAL_TAPS)[int(np.searchsorted(np.cumsum(list(_SIGNAL_TAPS.values()))[:-1], point.filter, "right"))]
+    stride, dilation = _STRIDES_AND_DILATIONS[int(point.aspect * len(_STRIDES_AND_DILATIONS))]
+    dilation = dilation if taps > 1 else 1
+    c, k, groups = _grouped(_CHANNELS.at(point.c, most), _CHANNELS.at(point.k, most), point.groups)
+    return ConvProblem(
+        n=_BATCH.at(point.batch),
+        c=c,
+        h=1,
+        w=length,
+        k=k,
+        r=1,
+        s=taps,
+        stride_w=stride,
+        pad_w=dilation * (taps // 2),
+        dilation_w=dilation,
         groups=groups,
     )
 
