@@ -39,8 +39,9 @@ _FILTERS: Final = {(1, 1): 0.46, (3, 3): 0.36, (5, 5): 0.11, (7, 7): 0.03}
 _FLAT_FILTERS: Final = dict.fromkeys(((1, 3), (3, 1), (1, 7), (7, 1)), 0.01)
 _ASPECTS: Final = (1 / 2, 9 / 16, 3 / 4, 4 / 3, 16 / 9, 2)
 _LENGTHS: Final = (64, 160_000)
-"""Of signals: from a few seconds' frames to ten seconds of 16 kHz."""
+"""Of signals: from 64 frames to ten seconds at 16 kHz."""
 _MAX_LENGTH_TIMES_CHANNELS: Final = 2**24
+"""wav2vec 2.0 has 512 channels of 31,999 samples."""
 _SIGNAL_TAPS: Final = {1: 0.2, 3: 0.3, 5: 0.1, 7: 0.15, 9: 0.05, 11: 0.1, 16: 0.03, 31: 0.04, 128: 0.03}
 _STRIDES_AND_DILATIONS: Final = (*((1, 1),) * 10, (2, 1), (4, 1), (5, 1), (8, 1), (1, 2), (1, 3), (1, 5), (1, 9))
 _GROUP_SIZES: Final = (4, 8, 16, 24, 32)

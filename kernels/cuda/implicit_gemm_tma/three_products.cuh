@@ -77,8 +77,7 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
 
 // sum = the products of a group's part of a tile; `channels` of a tap.
 __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned char* ring, unsigned full, unsigned empty,
-                                              unsigned parted, int group, Ring& turn, int stages,
-                                              int channels) {
+                                              unsigned parted, int group, Ring& turn, int stages, int channels) {
 #pragma unroll 1
     for (int stage = 0; stage < stages; ++stage, turn.advance()) {
         wait_for(full + turn.stage * 8, turn.parity);
