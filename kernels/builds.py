@@ -57,18 +57,24 @@ def _build_into(target: Path, build: Callable[[Path], None]) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-@cache
-def _home(compiler: str) -> Path:
-    """Folder of a compiler's builds, after those long unused are deleted."""
+def cache_folder(name: str) -> Path:
+    """A folder of the user's cache; where that cannot be written, one that lasts as long as the process."""
     from platformdirs import user_cache_path
 
-    home = user_cache_path("conv-advisor") / compiler
+    home = user_cache_path("conv-advisor") / name
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         tempfile.TemporaryFile(dir=home).close()
     except OSError:
         home = Path(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, home, ignore_errors=True)
+    return home
+
+
+@cache
+def _home(compiler: str) -> Path:
+    """Folder of a compiler's builds, after those long unused are deleted."""
+    home = cache_folder(compiler)
     _delete_unused(home)
     return home
 

@@ -25,6 +25,7 @@ from conv_advisor.kernels.cudnn import graph, legacy
 from conv_advisor.kernels.cudnn.library import version as cudnn_version
 from conv_advisor.kernels.cudnn.variants import graph_engine_variant
 from conv_advisor.kernels.device import cuda_device
+from conv_advisor.kernels.exclusive import Exclusive
 from conv_advisor.kernels.rotation import operand_sets
 from conv_advisor.kernels.runner import FirstRun, Operands, Samples
 from conv_advisor.kernels.stopping import StopRule, launches_per_region
@@ -40,7 +41,10 @@ LONG_LAUNCH_MS: Final = 250.0
 
 
 class CudaRunner:
-    """Runs and times launches on one CUDA device, on a stream of its own."""
+    """Runs and times launches on one CUDA device, on a stream of its own.
+
+    Other processes with a runner of the same device prepare launches at the same time, but launch in turn.
+    """
 
     def __init__(self, ordinal: int) -> None:
         if not 0 <= ordinal < device_count():
@@ -51,6 +55,7 @@ class CudaRunner:
             self._stream = cupy.cuda.Stream(non_blocking=True)
         pynvml.nvmlInit()
         self._nvml = pynvml.nvmlDeviceGetHandleByPciBusId(self._cuda.pci_bus_id)
+        self._alone = Exclusive(self._cuda.pci_bus_id)
         self._checks = Checks()
         self._turns: list[Operands] = []
 
@@ -72,7 +77,7 @@ class CudaRunner:
     def floor_ms(self) -> float:
         """Time of an empty kernel in a replayed graph, ms."""
         launch = Launch(lambda _x, _weight, _y: self._checks.nothing())
-        with self._stream, translated():
+        with self._alone, self._stream, translated():
             self._checks.nothing()
             samples = self._replay(launch, [_NOTHING], 0.001, StopRule(max_noise=0.001))
         return float(np.median(samples))
@@ -83,7 +88,7 @@ class CudaRunner:
 
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
         """Random operands, uniform in (-1, 1), made on the device."""
-        with self._stream, translated():
+        with self._alone, self._stream, translated():
             inputs = self._random(problem, seed)
             return self._with_reference(problem, inputs, comparison.sample_outputs(problem), is_finite=True)
 
@@ -91,7 +96,7 @@ class CudaRunner:
         """Operands from host arrays in the problem's memory order, keyed by their names in its `shapes`."""
         outputs = comparison.given_outputs(problem, inputs["x"], inputs["weight"])
         storage = storage_type(problem.dtype)
-        with self._stream, translated():
+        with self._alone, self._stream, translated():
             on_device = {
                 name: cupy.asarray(np.ascontiguousarray(array).view(storage)) for name, array in inputs.items()
             }
@@ -128,7 +133,7 @@ class CudaRunner:
 
     def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
         """Poison y, launch, compare; shorter launches are repeated, with the code loaded, to estimate the time."""
-        with self._stream, translated():
+        with self._alone, self._stream, translated():
             self._checks.poison(operands.y, problem.dtype)
             launch_ms = self._launch_ms(launch, operands)
             error = self._error_at(problem, operands, operands.outputs, operands.reference)
@@ -146,7 +151,7 @@ class CudaRunner:
         self, problem: ConvProblem, launch: Launch, operands: Operands, launch_ms: float, rule: StopRule, l2: L2State
     ) -> Samples:
         """Time replays of a graph of launches until the stop rule is met."""
-        with self._stream, translated():
+        with self._alone, self._stream, translated():
             sets = self._operand_sets(problem, operands, l2)
             clock_start = self.clock_mhz()
             samples = self._replay(launch, sets, launch_ms, rule)
