@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS
 from benchmarks.rivals.pytorch import MODES, Called, Peer
-from benchmarks.rivals.rows import ADVICE, LAYER, ORACLE, Row
+from benchmarks.rivals.rows import ADVICE, LAYER, ORACLE, THREE, Row
 from benchmarks.turns.layer import OPERANDS, Choice, Layer, take_turns
 from conv_advisor.app.workers.tasks import report_progress, runner
 from conv_advisor.data.errors import ConvAdvisorError, OutOfMemory
@@ -30,6 +30,8 @@ POOL: Final = (*CUDNN, *reversed((*LIBRARIES, *OURS)))
 """Every variant; of ours the fast ones before the plain ones, since those that come first set the mark for pruning."""
 CHOOSING: Final = StopRule(min_samples=3, max_samples=8, max_noise=0.005, budget_ms=15)
 """How all are timed to choose the oracle among them."""
+MEASURED: Final = 3
+"""How many of a ranking `THREE` chooses among."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Order:
         What each rule would run, best first: the first that runs counts. Heuristics of cuDNN are asked on the device.
     predicted_ms : float or None
         The time predicted of the first choice of advice.
+    abstains : bool or None
+        Whether the tree says that its ranking is a guess.
     near_best : tuple of Choice
         Beside all choices, what the oracle is chosen among.
     is_fresh : bool
@@ -56,6 +60,7 @@ class Order:
     problem: ConvProblem
     choices: Mapping[str, tuple[Choice, ...]]
     predicted_ms: float | None = None
+    abstains: bool | None = None
     near_best: tuple[Choice, ...] = ()
     is_fresh: bool = False
     rule: StopRule = field(default_factory=StopRule)
@@ -136,8 +141,10 @@ def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[
     layer = Layer(runner, order.problem, operands, excluded)
     choices = {**order.choices, **_asked(layer)}
     picked = {rule: _first_that_runs(layer, candidates) for rule, candidates in choices.items()}
+    ranked = [ready for choice in order.choices.get(ADVICE, ())[:MEASURED] if (ready := layer.prepare(choice))]
     chosen_ms = _choosing_pass(layer, order)
     picked = {rule: choice if choice in chosen_ms else None for rule, choice in picked.items()}
+    picked[THREE] = min((choice for choice in ranked if choice in chosen_ms), key=chosen_ms.__getitem__, default=None)
     if chosen_ms:
         picked[ORACLE] = min(chosen_ms, key=chosen_ms.__getitem__)
     rows = _told(layer, order, peer, picked, chosen_ms, choices, replace(blank, software=software(runner, peer)))
@@ -240,6 +247,7 @@ def _row_of(
         samples_ms=samples[choice],
         chosen_ms=chosen_ms[choice],
         predicted_ms=order.predicted_ms if rule == ADVICE and choice == choices[0] else None,
+        abstains=order.abstains if rule == ADVICE else None,
         first_call_s=ready.prepared_s,
         max_error=ready.first.max_error,
         others_ms={candidate.name: time_ms for candidate, time_ms in chosen_ms.items()} if rule == ORACLE else {},

@@ -95,12 +95,13 @@ def orders(
     known = {} if is_fresh else from_timings(attempts, named, POOL)
     singles = single_best(attempts, model.device.id, named)
     for problem, names in named.items():
-        advised, predicted_ms = _advised(advisor, problem)
+        advised, predicted_ms, abstains = _advised(advisor, problem)
         single = singles.get((problem.dtype, problem.layout), ())
         yield Order(
             problem,
             {ADVICE: advised, SINGLE_BEST: tuple(map(Choice, single))},
             predicted_ms,
+            abstains,
             _near(known.get(problem, {}), near),
             problem not in known,
             rule or StopRule(),
@@ -126,12 +127,13 @@ def single_best(attempts: pa.Table, device_id: str, left_out: Collection[ConvPro
     }
 
 
-def _advised(advisor: Advisor, problem: ConvProblem) -> tuple[tuple[Choice, ...], float | None]:
+def _advised(advisor: Advisor, problem: ConvProblem) -> tuple[tuple[Choice, ...], float | None, bool | None]:
     try:
-        ranking = advisor.advise(problem).ranking[:MOST_STAND_INS]
+        advice = advisor.advise(problem)
     except NoAdvice:
-        return (), None
-    return tuple(Choice(choice.variant) for choice in ranking), ranking[0].time_ms
+        return (), None, None
+    ranking = advice.ranking[:MOST_STAND_INS]
+    return tuple(Choice(choice.variant) for choice in ranking), ranking[0].time_ms, advice.trust.abstains
 
 
 def _near(chosen_ms: Mapping[Choice, float], near: Near) -> tuple[Choice, ...]:

@@ -19,6 +19,8 @@ from conv_advisor.data.problem import FIELDS, ConvProblem
 from conv_advisor.models.evaluation import peers
 
 ADVICE: Final = peers.ADVICE
+THREE: Final = "advice, three measured"
+"""The fastest of the first three of the ranking, chosen on the choosing pass."""
 ORACLE: Final = "oracle"
 SINGLE_BEST: Final = "single best"
 DEFAULT: Final = peers.DEFAULT
@@ -28,6 +30,7 @@ LAYER: Final = "layer"
 
 RULES: Final = (
     ADVICE,
+    THREE,
     SINGLE_BEST,
     "cudnn.heuristic_v7",
     "cudnn.graph.heuristic_a",
@@ -59,6 +62,8 @@ class Row:
         Median on the pass that the oracle was chosen on.
     predicted_ms : float or None
         What the tree says the variant takes; of advice alone.
+    abstains : bool or None
+        Whether the tree says that its ranking is a guess; of advice alone.
     first_call_s : float or None
         Wall time of the first call: for PyTorch the whole call, for the others what prepares the launch.
     is_captured : bool
@@ -82,6 +87,7 @@ class Row:
     samples_ms: tuple[float, ...] = ()
     chosen_ms: float | None = None
     predicted_ms: float | None = None
+    abstains: bool | None = None
     first_call_s: float | None = None
     is_captured: bool = True
     max_error: float | None = None
@@ -115,6 +121,7 @@ _OWN: Final = {
     "samples_ms": pa.list_(pa.float64()),
     "chosen_ms": pa.float64(),
     "predicted_ms": pa.float64(),
+    "abstains": pa.bool_(),
     "first_call_s": pa.float64(),
     "is_captured": pa.bool_(),
     "max_error": pa.float64(),
@@ -188,6 +195,6 @@ def _record(row: Row) -> dict[str, Any]:
 
 
 def _row(record: dict[str, Any]) -> Row:
-    own = {name: record[name] for name in _OWN}
+    own = {name: record.get(name) for name in _OWN}  # files from before 29 November 2026 do not say what abstains
     own |= {"samples_ms": tuple(record["samples_ms"]), "others_ms": json.loads(record["others_ms"])}
     return Row(ConvProblem(*(record[name] for name in FIELDS)), **own)

@@ -64,13 +64,15 @@ def heading(rows: Sequence[Row], layers: Sequence[Layer]) -> str:
 
 
 def slowdown_table(layers: Sequence[Layer]) -> str:
-    """A line a dtype and layout, a column a rule; the targets of advice stand beneath."""
-    lines = [
-        (_named(column), str(len(of_column(layers, column))), *(_slowdown(of_column(layers, column), r) for r in RULES))
-        for column in COLUMNS
+    """A line a dtype and layout, and by what the tree says of itself; a column a rule; beneath, advice's targets."""
+    parts = [
+        *((_named(column), of_column(layers, column)) for column in COLUMNS),
+        ("where the tree abstains", [layer for layer in layers if _abstains(layer)]),
+        ("where it does not", [layer for layer in layers if _abstains(layer) is False]),
+        ("all", layers),
     ]
-    whole = ("all", str(len(layers)), *(_slowdown(layers, rule) for rule in RULES))
-    table = markdown(("", "layers", *RULES), [line for line in (*lines, whole) if line[1] != "0"])
+    lines = [(name, str(len(part)), *(_slowdown(part, rule) for rule in RULES)) for name, part in parts if part]
+    table = markdown(("", "layers", *RULES), lines)
     return "\n\n".join(part for part in (table, _targets(layers)) if part)
 
 
@@ -151,6 +153,11 @@ def failure_table(rows: Sequence[Row]) -> str:
 
 def _parts(layers: Sequence[Layer]) -> list[tuple[str, Sequence[Layer]]]:
     return [*((_named(column), of_column(layers, column)) for column in COLUMNS), ("all", layers)]
+
+
+def _abstains(layer: Layer) -> bool | None:
+    """Whether the tree called its ranking a guess; None where the file does not say."""
+    return layer[ADVICE].abstains if ADVICE in layer else None
 
 
 def _named(column: Column) -> str:

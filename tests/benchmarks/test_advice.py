@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from benchmarks import advice
 from benchmarks.rivals.orders import of_networks, shuffled
-from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, SINGLE_BEST, TUNED, Row, read
+from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, SINGLE_BEST, THREE, TUNED, Row, read
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -102,9 +103,11 @@ def test_every_rule_is_timed_on_every_layer(bench, capsys) -> None:
     assert {row.problem for row in rows} == set(LAYERS)
     for problem in LAYERS:
         mine = by_rule(rows, problem)
-        assert set(mine) == {ADVICE, SINGLE_BEST, "replayed", ORACLE, DEFAULT, TUNED}
+        assert set(mine) == {ADVICE, THREE, SINGLE_BEST, "replayed", ORACLE, DEFAULT, TUNED}
         assert (mine[ADVICE].variant, mine[ADVICE].time_ms) == ("cuda.implicit_gemm", pytest.approx(2.2))
         assert mine[ADVICE].predicted_ms == pytest.approx(2.0)
+        assert mine[ADVICE].abstains is False
+        assert (mine[THREE].variant, mine[THREE].time_ms) == ("cuda.direct_naive", pytest.approx(2.0))
         assert mine[ORACLE].variant == mine[SINGLE_BEST].variant == "cuda.direct_naive"
         assert (mine[DEFAULT].time_ms, mine[TUNED].time_ms) == (3.0, 2.5)
         assert mine[TUNED].first_call_s == pytest.approx(0.5025)
@@ -113,6 +116,7 @@ def test_every_rule_is_timed_on_every_layer(bench, capsys) -> None:
     assert "1.100 (missed: 1.03)" in printed
     assert "1.36 (reached: 1.30)" in printed
     assert "9.1 % (reached: 10.0 %)" in printed
+    assert re.search(r"where it does not *\| *3 \| *1.100 · 1.10 · 1.10 \| *1.000 · 1.00 · 1.00 ", printed)
 
 
 def test_a_variant_behind_the_near_best_is_no_candidate_of_the_oracle(bench) -> None:
