@@ -1,4 +1,4 @@
-"""The implicit GEMM with channels last that the tensor memory accelerator feeds, of planar tensors: packed, and unpacked."""
+"""The implicit GEMM with channels last that the tensor memory accelerator feeds, of planar tensors that are packed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launcher of nhwc_pack.cu, of the kernels of ``cuda.implicit_gemm_tma``, and of nhwc_unpack.cu, one after the other."""
+"""Launcher of nhwc_pack.cu, a kernel of ``cuda.implicit_gemm_tma``, and nhwc_unpack.cu, one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.addresses import Address
 from conv_advisor.kernels.cuda.compile import load_kernel
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import start_packing
-from conv_advisor.kernels.cuda.implicit_gemm_tma import launch as multiplying
+from conv_advisor.kernels.cuda.implicit_gemm_tma.launch import launch
+from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import by_patches
+from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import plan_cut
 from conv_advisor.kernels.cuda.implicit_gemm_tma_packed import plan as plans
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
@@ -50,9 +52,8 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) ->
 
 def _multiplication(problem: ConvProblem, images: int, device: Device) -> Callable[..., None]:
     """The multiplication of ``images`` packed images, with the cut that its own plan chooses."""
-    launch = multiplying.prepare(plans.packed(problem, images), device, 0)
-    assert launch.within is not None, "it has no residual"
-    return launch.within(plans.pitch_of(problem))
+    packed = by_patches(plans.packed(problem, images))
+    return launch(packed, device, plan_cut(packed, device), plans.pitch_of(problem)).run
 
 
 def start_unpacking(problem: ConvProblem, images: int) -> Start:
