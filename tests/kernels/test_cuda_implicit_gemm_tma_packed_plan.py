@@ -193,7 +193,7 @@ def test_each_chunk_is_packed_multiplied_and_unpacked(started: list[Started], *,
     assert launch.by_address
     assert launch.workspace_bytes == limit == sum(each.nbytes for each in launch.scratch)
     launch.run(*map(Address, (X, WEIGHT, Y, BIAS, RESIDUAL)))
-    # The kernels of a launch always overlap each other; the packing overlaps what is ahead of it only where that is asked.
+    # The kernels of a launch always overlap each other; packing overlaps the kernel ahead only where that is asked.
     assert [each.begins_early for each in started] == [is_asked, True, True] * 3
     packed_weight, packed_x, rows = (each.ptr for each in launch.scratch)
     bytes_of_x, bytes_of_y = 4 * 30 * 27 * 27, 4 * 70 * 27 * 27
