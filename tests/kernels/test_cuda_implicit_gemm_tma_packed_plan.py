@@ -17,7 +17,7 @@ from conv_advisor.kernels.catalog import get
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import launch as packs
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import packing
 from conv_advisor.kernels.cuda.implicit_gemm_tma import launch as multiplies
-from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import by_patches
+from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import by_patches, why_no_windows
 from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import build_of, plan_cut
 from conv_advisor.kernels.cuda.implicit_gemm_tma_packed import launch as launches
 from conv_advisor.kernels.cuda.implicit_gemm_tma_packed import plan
@@ -47,11 +47,13 @@ X, WEIGHT, Y, BIAS, RESIDUAL = range(10**9, 6 * 10**9, 10**9)
         ("14-1-3-8-8", {"groups": 2}, "groups is 2, not 1"),
         ("14-1-3-8-8", {"stride_h": 3, "stride_w": 8, "dilation_h": 2}, "applies"),
         ("14-1-3-8-8", {"stride_w": 9}, "stride is 1x9, above 8"),
-        ("32-1-16-8-3-stride16-pad0", {}, "applies"),
+        ("32-1-16-8-3-stride16-pad0", {}, "applies"),  # by patches
+        ("32-1-16-8-3-stride16", {}, "stride is 16x16, above 8"),
         ("600-1-3-8-8", {"dilation_w": 128}, "the last tap lies 256 rows or columns behind the first, above 255"),
         ("14-1-3-8-8", {"pad_h": 129}, "the first tap lies -129 rows or columns from x's border, outside -128 to 127"),
         ("14-1-3-8-8", {"pad_w_end": 0}, "applies"),
         ("1-1-1-8-8", {}, "applies"),
+        ("30000-1-1-1-1", {}, "the packed copies of one image have 7200000064 elements, above 2147483647"),
     ],
 )
 def test_it_says_why_it_does_not_apply(layer: str, changes: dict[str, Any], expected: str) -> None:
@@ -66,6 +68,7 @@ def test_it_takes_every_edge_shape_without_groups() -> None:
 def test_what_it_launches_is_compiled(problem: ConvProblem) -> None:
     packed = by_patches(plan.packed(problem, problem.n))
     assert packed.y_shape == (problem.n, problem.p, problem.q, problem.k)
+    assert why_no_windows(packed) is None
     source, defines = build_of(plan_cut(packed, GPU), packed)
     assert defines in source.definitions(problem.dtype)
     assert packing.pack_defines(problem) in packing.PACK_SOURCE.definitions(problem.dtype)

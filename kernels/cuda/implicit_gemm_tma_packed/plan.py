@@ -35,8 +35,14 @@ def pitch_of(problem: ConvProblem) -> int:
 
 
 def why_not(problem: ConvProblem) -> str | None:
-    """Why the accelerator cannot read the packed x, or None."""
-    return limits.why_no_windows(limits.by_patches(packed(problem, problem.n)))
+    """Why one image cannot be packed, or the accelerator cannot read the packed x; None where both can be."""
+    elements = least_workspace_bytes(problem) // problem.dtype.itemsize_bytes
+    if elements > MAX_ELEMENTS:
+        return f"the packed copies of one image have {elements} elements, above {MAX_ELEMENTS}"
+    reason = limits.why_no_windows(problem)
+    if reason is None or problem.groups > 1:
+        return reason
+    return limits.why_no_windows(limits.by_patches(packed(problem, 1)))
 
 
 def scratch_bytes(problem: ConvProblem, images: int) -> tuple[int, int, int]:
@@ -69,7 +75,7 @@ def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
     WorkspaceExceeded
         Not even one image fits.
     """
-    # The kernels index the elements of scratch memory with 32-bit integers.
+    # The kernels index the elements of scratch memory with 32-bit integers; `why_not` refuses what needs more.
     limit_bytes = min(limit_bytes, MAX_ELEMENTS * problem.dtype.itemsize_bytes)
     of_weight, *of_image = scratch_bytes(problem, 1)
     return plan_images(problem.n, of_weight, sum(of_image), 1, limit_bytes).images
