@@ -11,6 +11,7 @@ from conv_advisor.kernels.variant import Algorithm
 _OURS_COLOURS: Final = (
     *("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#6a3d9a", "#117733", "#b2182b"),
     *("#1b9e77", "#7570b3", "#a6761d", "#e7298a", "#66a61e", "#8c510a", "#01665e", "#5e3c99", "#c51b7d", "#35978f"),
+    "#332288",
 )
 """Colours of our variants, in the order of the catalogue."""
 _CUDNN_GROUPS: Final = {

@@ -38,7 +38,7 @@ def test_what_networks_are_made_of_waits() -> None:
     assert {source.name for source in SOURCES if source.waits} == {
         *("implicit_gemm", "implicit_gemm_tensor", "implicit_gemm_nhwc", "nhwc_pack", "pointwise"),
         *("implicit_gemm_tma", "implicit_gemm_tma_small", "implicit_gemm_tma_split", "implicit_gemm_straight"),
-        "implicit_gemm_tma_transposed",
+        *("implicit_gemm_tma_transposed", "nhwc_unpack"),
         *("depthwise", "depthwise_channels", "depthwise_nhwc", "depthwise_any", "grouped", "appended"),
         *("few_inputs", "few_inputs_narrow", "few_inputs_float32", "few_inputs_wgmma"),
         *("few_inputs_taps", "few_outputs", "few_outputs_rows"),

@@ -28,6 +28,8 @@ CHAINS = [
     (DType.FLOAT32, Layout.NCHW, "cuda.pointwise", 1),
     (DType.FLOAT32, Layout.NCHW, "cuda.implicit_gemm", 3),
     (DType.TF32, Layout.NCHW, "cuda.implicit_gemm", 3),
+    (DType.FLOAT32, Layout.NCHW, "cuda.implicit_gemm_tma_packed", 3),
+    (DType.TF32, Layout.NCHW, "cuda.implicit_gemm_tma_packed", 1),
     (DType.TF32, Layout.NHWC, "cuda.implicit_gemm_nhwc", 3),
     (DType.FLOAT16, Layout.NHWC, "cuda.depthwise", 3),
     (DType.FLOAT32, Layout.NCHW, "cuda.depthwise", 5),

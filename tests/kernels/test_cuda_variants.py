@@ -59,6 +59,7 @@ def test_the_ids_never_change() -> None:
         "cuda.implicit_gemm_transposed",
         "cuda.implicit_gemm_tma",
         "cuda.implicit_gemm_tma_transposed",
+        "cuda.implicit_gemm_tma_packed",
         "cuda.few_inputs",
         "cuda.few_outputs",
         "cuda.fft",
@@ -86,6 +87,8 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
         expected = f"dtype is {dtype}, not float32"
     if variant_id == "cuda.implicit_gemm_tma_transposed" and dtype.itemsize_bytes == 4:
         expected = f"dtype is {dtype}, not float16 or bfloat16"
+    if variant_id == "cuda.implicit_gemm_tma_packed" and dtype.itemsize_bytes == 2:
+        expected = f"dtype is {dtype}, not float32 or tf32"
     if variant_id == "cuda.depthwise":
         expected = f"groups is {groups}, with {16 // groups} of the 16 channels each"
     changes = {"dtype": dtype, "layout": layout, "groups": groups}

@@ -2,7 +2,7 @@
 //
 //   tensors      x (N,C,H,W), weight (K,C,R,S) to packed_x (N,H,W,CP) and packed_weight (K,R,S,CP); the channels from C to CP are
 //                zero. weight is the same with filters for images and taps for pixels; nhwc is padded as planes of one pixel
-//   rounding     with -DROUNDS=1 float32 is rounded to the nearest tf32, because wgmma truncates: nchw. Not in nhwc, whose
+//   rounding     with -DROUNDS=1 float32 is rounded to the nearest tf32, because wgmma truncates: tf32 in nchw. Not in nhwc, whose
 //                products compensate for the truncation, packed or not
 //   versions     x, -DPIXELS=4 or 8: a thread reads that many pixels of a run's channels, where planes are multiples of that many,
 //                and transposes them in registers: a run is 16 bytes of channels, and a warp stores RUNS of them side by side.

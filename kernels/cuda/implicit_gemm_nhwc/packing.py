@@ -136,20 +136,19 @@ def pack_pixels(problem: ConvProblem) -> int:
 
 def pack_defines(problem: ConvProblem) -> dict[str, int]:
     """The definitions of nhwc_pack.cu for a problem."""
-    rounds = problem.layout is Layout.NCHW and problem.dtype.itemsize_bytes == 4
+    rounds = problem.layout is Layout.NCHW and problem.dtype is DType.TF32
     return {"RUNS": pack_runs(problem), "PIXELS": pack_pixels(problem), "ROUNDS": int(rounds)}
 
 
 def pack_definitions(dtype: DType) -> tuple[Defines, ...]:
     """The sets of definitions of nhwc_pack.cu."""
-    is_wide = run_elements(dtype) == PACK_PIXELS[-1]
     return tuple(
         {"RUNS": runs, "PIXELS": pixels, "ROUNDS": rounds}
         for runs in PACK_RUNS
         for pixels in (0, *PACK_PIXELS)
         if pixels <= run_elements(dtype) and (runs > 1 or pixels == 0)
-        for rounds in ((0, 1) if is_wide else (0,))
-        if rounds or pixels == 0 or not is_wide
+        for rounds in ((0, 1) if dtype is DType.TF32 else (0,))
+        if rounds or pixels == 0 or dtype is not DType.TF32
     )
 
 

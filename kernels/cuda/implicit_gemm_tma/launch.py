@@ -38,9 +38,9 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
     return launch(problem, device, plans.plan_cut(problem, device))
 
 
-def launch(problem: ConvProblem, device: Device, cut: Cut[AnyTile]) -> Launch:
-    """One launch with this cut."""
-    problem = by_patches(problem)
+def launch(problem: ConvProblem, device: Device, cut: Cut[AnyTile], channels: int | None = None) -> Launch:
+    """One launch with this cut; y is the first of so many channels, by default of no more than it has."""
+    problem, channels = by_patches(problem), channels or problem.k
     source, defines = plans.build_of(cut, problem)
     kernel = load_kernel(source, source.name, problem.dtype, **defines, **defines_of(problem.epilogue))
 
@@ -53,7 +53,7 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[AnyTile]) -> Launch:
             return _launch_straight(kernel, problem, Cut(cut.tile, cut.cluster), channels)
         return _launch_large(kernel, problem, device, Cut(cut.tile, cut.cluster), channels)
 
-    return into(problem.k) if problem.epilogue.residual else with_within(into, problem.k)
+    return into(channels) if problem.epilogue.residual else with_within(into, channels)
 
 
 def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Tile], channels: int) -> Launch:
