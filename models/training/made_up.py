@@ -17,12 +17,25 @@ _AS_MEASURED: Final = 0.8
 """Share of the sizes of made-up layers that stay as they were measured: a tree tells layers apart where it has many
 examples, and networks share their sizes."""
 
+_RARITY: Final = 0.5
+"""A layer is drawn by the number of layers of its kind to the power of minus this: those of rare kinds more often. A
+tree splits where it has many examples, and networks beyond classifiers have many layers of kinds that are rare among
+what was measured."""
+_FEW: Final = 8
+_LARGE_FILTER: Final = 12
+_LARGE_STRIDE: Final = 3
+_LARGE_PLANE: Final = 256
+"""What tells kinds apart: their filter, stride, dilation, dimensions, large planes, and few channels or filters."""
+
 _STEPS: Final = np.array([8, 8, 8, 4, 2, 1])
 """What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""
 _LEAST_STEPPED: Final = 24
 """Fewer channels are multiples of nothing."""
 
 _N, _C, _H, _W, _K, _GROUPS = (SIZES.index(name) for name in ("n", "c", "h", "w", "k", "groups"))
+_R, _S = SIZES.index("r"), SIZES.index("s")
+_STRIDES = [SIZES.index("stride_h"), SIZES.index("stride_w")]
+_DILATIONS = [SIZES.index("dilation_h"), SIZES.index("dilation_w")]
 
 
 def sample_like(problems: Sequence[ConvProblem], count: int, rng: np.random.Generator) -> np.ndarray:
@@ -41,19 +54,39 @@ def sample_like(problems: Sequence[ConvProblem], count: int, rng: np.random.Gene
         As in `data.table`.
     """
     sizes, codes = sizes_of(problems), codes_of(problems)
-    measured = Quantities(sizes, *codes)
+    measured, share = Quantities(sizes, *codes), _shares(sizes)
     most_flops, most_bytes = measured.flops.max(), measured.bytes.max()
     made_up = np.empty((0, len(SIZES)), np.int64)
     for _ in range(_TRIES):
         if len(made_up) == count:
             break
-        planes, channels, batches = rng.integers(len(problems), size=(3, count - len(made_up)))
+        planes, channels = rng.choice(len(problems), (2, count - len(made_up)), p=share)
+        batches = rng.integers(len(problems), size=count - len(made_up))
         layers = _recombined(sizes[planes], sizes[channels], sizes[batches], rng)
         sound = np.flatnonzero(is_sound(layers))
         quantities = Quantities(layers[sound], *(code[planes[sound]] for code in codes))
         fits = (quantities.flops <= most_flops) & (quantities.bytes <= most_bytes)
         made_up = np.concatenate([made_up, layers[sound[fits]]])
     return made_up
+
+
+def _shares(sizes: np.ndarray) -> np.ndarray:
+    """How often each layer is drawn, float64 array that adds up to 1."""
+    planes = sizes[:, [_H, _W]]
+    kinds = np.column_stack(
+        (
+            np.minimum(sizes[:, [_R, _S]], _LARGE_FILTER),
+            np.minimum(sizes[:, _STRIDES].max(axis=1), _LARGE_STRIDE),
+            sizes[:, _DILATIONS].max(axis=1) > 1,
+            planes.min(axis=1) == 1,
+            planes.max(axis=1) > _LARGE_PLANE,
+            sizes[:, [_C, _K]] <= _FEW,
+        )
+    )
+    _, kind, counts = np.unique(kinds, axis=0, return_inverse=True, return_counts=True)
+    weights = counts[kind.ravel()] ** -_RARITY
+    shares: np.ndarray = weights / weights.sum()
+    return shares
 
 
 def _recombined(planes: np.ndarray, channels: np.ndarray, batches: np.ndarray, rng: np.random.Generator) -> np.ndarray:

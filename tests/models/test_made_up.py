@@ -41,6 +41,15 @@ def test_most_of_their_sizes_are_measured_ones() -> None:
         assert 0.7 < np.mean([getattr(problem, name) in measured for problem in made]) < 0.95, name
 
 
+def test_kinds_that_are_rare_are_made_up_more_often_than_they_were_measured() -> None:
+    usual = synthetic.problems([f"14-1-3-{k}-32" for k in range(16, 416, 4)])
+    dilated = ConvProblem.parse("14x14-1-3x3-64-32-stride1x1-pad2x2-dilation2x2-groups1")
+    made = made_of([*usual, dilated], 2000)
+    share = np.mean([problem.dilation_h == 2 for problem in made])
+    expected = 1 / (1 + len(usual) ** 0.5)
+    assert 10 / len(usual) < 0.6 * expected < share < 1.4 * expected
+
+
 @pytest.mark.parametrize(("c", "k", "of_c", "of_k"), [(32, 32, 1, 1), (64, 128, 4, 8), (64, 16, 4, 1)])
 def test_groups_keep_their_size_and_there_are_more_or_fewer(c: int, k: int, of_c: int, of_k: int) -> None:
     sizes: dict[str, Any] = {"n": 1, "h": 14, "w": 14, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}

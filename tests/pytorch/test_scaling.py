@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402 - it needs PyTorch
 
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.graph.scaling import _factor  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, in_float64, kinds, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import FrozenBatchNorm, settle  # noqa: E402 - it needs PyTorch
@@ -293,3 +294,10 @@ def test_blocks_that_share_a_graph_keep_scales_of_their_own(chooser: EverythingA
             for model in (network, expected):
                 model[3].frozen.running_mean.add_(1)
     assert chooser.graphs == 1
+
+
+@pytest.mark.parametrize("has_scale", [True, False])
+def test_the_factor_of_a_norm_is_rounded_once(has_scale: bool) -> None:
+    variance, scale = torch.rand(1000) + 0.01, torch.randn(1000) if has_scale else None
+    exact = 1 / (variance.double() + 1e-5).sqrt() * (1 if scale is None else scale.double())
+    assert torch.equal(_factor(variance, 1e-5, scale), exact.float())
