@@ -28,7 +28,7 @@ class Exclusive:
     Notes
     -----
     A file in the user's cache. Where that cannot be written, and on Windows, nothing is locked. Threads of one process
-    do not exclude each other.
+    do not exclude each other. What waits for its turn too long is ended by the deadline of its task.
     """
 
     def __init__(self, device: str) -> None:

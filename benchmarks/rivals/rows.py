@@ -195,6 +195,6 @@ def _record(row: Row) -> dict[str, Any]:
 
 
 def _row(record: dict[str, Any]) -> Row:
-    own = {name: record.get(name) for name in _OWN}  # files from before 29 November 2026 do not say what abstains
+    own: dict[str, Any] = {name: record.get(name) for name in _OWN}  # older files do not say what abstains
     own |= {"samples_ms": tuple(record["samples_ms"]), "others_ms": json.loads(record["others_ms"])}
     return Row(ConvProblem(*(record[name] for name in FIELDS)), **own)
