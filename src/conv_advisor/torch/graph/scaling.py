@@ -209,6 +209,6 @@ def _no_bias(weight: Any) -> Any:
 
 
 def _factor(variance: Any, epsilon: float, scale: Any) -> Any:
-    """Rounded to float32 once: a GPU's square root is off to one side, which adds up over a network's layers."""
+    """Rounded to float32 once, since what is off to one side adds up over a network's layers."""
     factor = torch.rsqrt(variance.double() + epsilon)
     return (factor if scale is None else factor * scale).float()
