@@ -11,7 +11,7 @@ from conv_advisor.kernels.builds import cache_folder
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment] # a module elsewhere
 
 
 class Exclusive:

@@ -25,7 +25,7 @@ READ_S: Final = 20.0
 """Time for a client to read its answer, plus the time that the answer takes at the following rate:"""
 LEAST_BYTES_PER_S: Final = 16 * 1024
 _LINGER_S: Final = 1.0
-"""How long input after a refusal is discarded: closing a connection with unread bytes would lose the answer."""
+"""How long input after the last answer is discarded: closing a connection with unread bytes would lose the answer."""
 
 _FRAMING: Final = (b"content-length", b"transfer-encoding")
 _END: Final = b"\r\n\r\n"
@@ -37,6 +37,14 @@ class _Body(NamedTuple):
 
     on_body: Callable[[bytes], None]
     on_message_complete: Callable[[], None]
+
+
+class _Output(NamedTuple):
+    """What a request's answer needs of its connection, with an end that loses nothing of it."""
+
+    write: Callable[[bytes], None]
+    close: Callable[[], None]
+    is_closing: Callable[[], bool]
 
 
 class Protocol(HttpToolsProtocol):
@@ -61,7 +69,7 @@ class Protocol(HttpToolsProtocol):
         self._has_head = False
         self._is_timed = False
         self._framing = b""
-        self._is_refused = False
+        self._is_over = False
         self._has_ended = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
@@ -79,7 +87,7 @@ class Protocol(HttpToolsProtocol):
         self._patience.release(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        if self._is_over:
             return
         if self._rest or self._is_busy:
             self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
@@ -94,7 +102,7 @@ class Protocol(HttpToolsProtocol):
 
         The application is told that the client has hung up, so that long work stops; its answer is still sent.
         """
-        if not self._is_busy or self._is_refused or self.scheme == "https":  # TLS has no half-closed connection
+        if not self._is_busy or self._is_over or self.scheme == "https":  # TLS has no half-closed connection
             return False
         self._has_ended = True
         if self.cycle is not None:
@@ -116,6 +124,7 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         cycle: Any = self.cycle
         cycle.receive = self._until_gone(cycle.receive)
+        cycle.transport = _Output(self.transport.write, self._end, self.transport.is_closing)
 
     def _take_host_of_target(self) -> None:
         """Replace the host of the headers by that of ``GET http://host/``, which takes precedence.
@@ -159,7 +168,7 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         # uvicorn's own method would set a timer, and take further requests from its pipeline, which is empty here.
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_over:
             return
         self.flow.resume_reading()
         if not self.flow.write_paused:
@@ -175,6 +184,8 @@ class Protocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._patience.release(self)
+        if self._is_over:
+            return
         if self._is_busy:
             self._patience.go_on(self)
         else:
@@ -184,7 +195,7 @@ class Protocol(HttpToolsProtocol):
     def give_up(self) -> None:
         """Close the connection, because its client takes too long."""
         is_answered = self.cycle is None or self.cycle.response_complete
-        if self._is_refused or self.flow.write_paused or self.transport.is_closing():
+        if self._is_over or self.flow.write_paused or self.transport.is_closing():
             self.cut()
         elif self._is_begun and not self._has_head:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the head of the request took longer than {HEAD_S:g} s")
@@ -208,7 +219,7 @@ class Protocol(HttpToolsProtocol):
 
     def _read(self, data: bytes, start: int) -> None:
         """Parse from `start`, up to the end of a request that needs an answer; the rest is stored."""
-        while start < len(data) and not (self._is_refused or self._is_busy):
+        while start < len(data) and not (self._is_over or self._is_busy):
             end = self._next_end(data, start)
             part = data[start:end]
             self._tail = (self._tail + part[-3:])[-3:]
@@ -218,7 +229,7 @@ class Protocol(HttpToolsProtocol):
             if self._bare_bytes > MOST_HEAD_BYTES or not part:
                 detail = f"the head of the request is longer than {MOST_HEAD_BYTES} bytes"
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
-        self._rest, self._rest_at = (data, start) if start < len(data) and not self._is_refused else (b"", 0)
+        self._rest, self._rest_at = (data, start) if start < len(data) and not self._is_over else (b"", 0)
         if self._rest:
             self.flow.pause_reading()
 
@@ -272,9 +283,9 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:
         """Answer with an error of HTTP itself, and read no more."""
-        if self._is_refused:
+        if self._is_over:
             return
-        self._is_refused = True
+        self._is_over = True
         is_free = self.cycle is None or self.cycle.response_complete
         if not is_free:
             self.cycle.disconnected = True
@@ -285,7 +296,21 @@ class Protocol(HttpToolsProtocol):
             headers = [*self.server_state.default_headers, *response.raw_headers, *caution(self.scheme)]
             lines = [b"%b: %b\r\n" % pair for pair in headers]
             self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", bytes(response.body)]))
+        self._linger()
+
+    def _end(self) -> None:
+        """Close the connection after its last answer, whatever its client has sent beyond that request."""
+        if self._has_ended or not self.transport.can_write_eof():
+            self.transport.close()
+        else:
+            self._is_over = True
+            self._linger()
+
+    def _linger(self) -> None:
+        """Say that nothing more comes, and discard input until the client has closed too, or has had its time."""
+        self._rest = b""
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._patience.wait(self, _LINGER_S)
+        unsent = self.transport.get_write_buffer_size()
+        self._patience.wait(self, _LINGER_S + (READ_S + unsent / LEAST_BYTES_PER_S if unsent else 0.0))
