@@ -9,7 +9,6 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("conv_advisor.app.access")
 
-_LINGER_S: Final = 1.0
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _PROCESS: Final = secrets.token_hex(4).encode()
 _NUMBERS: Final = count()
@@ -111,10 +109,6 @@ class Border:
                 if not _CAUTION_NAMES.isdisjoint(names):
                     added = tuple(pair for pair in added if pair[0] not in names)
                 message["headers"] = [*answer_headers, (b"x-request-id", request_id), *added]
-            elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not message.get("more_body"):
-                await send({**message, "more_body": True})
-                await _linger(receive)
-                message = {"type": "http.response.body", "body": b""}
             await send(message)
 
         meter = self._meter
@@ -214,14 +208,6 @@ def _body_refusal(headers: dict[bytes, bytes], limit: int) -> tuple[HTTPStatus, 
     if len(length) > 18 or int(length) > limit:
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_long(limit)
     return None
-
-
-async def _linger(receive: Receive) -> None:
-    """Discard what still arrives, for a while: closing a connection with unread bytes would lose the answer."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LINGER_S):
-            while (await receive()).get("more_body"):
-                pass
 
 
 def _counted(receive: Receive, limit: int) -> Receive:

@@ -300,7 +300,7 @@ class Protocol(HttpToolsProtocol):
 
     def _end(self) -> None:
         """Close the connection after its last answer, whatever its client has sent beyond that request."""
-        if self._has_ended or not self.transport.can_write_eof():
+        if self._has_ended:
             self.transport.close()
         else:
             self._is_over = True
@@ -310,7 +310,14 @@ class Protocol(HttpToolsProtocol):
         """Say that nothing more comes, and discard input until the client has closed too, or has had its time."""
         self._rest = b""
         self.flow.resume_reading()
-        if self.transport.can_write_eof():
+        if self.transport.can_write_eof():  # TLS cannot
             self.transport.write_eof()
         unsent = self.transport.get_write_buffer_size()
-        self._patience.wait(self, _LINGER_S + (READ_S + unsent / LEAST_BYTES_PER_S if unsent else 0.0))
+        self._patience.wait(self, READ_S + unsent / LEAST_BYTES_PER_S)
+        self.loop.call_later(_LINGER_S, self._close_once_sent)
+
+    def _close_once_sent(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(_LINGER_S, self._close_once_sent)
+        else:
+            self.transport.close()

@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
 
+from conv_advisor.app.server.drain import LAST_REQUESTS_S
 from conv_advisor.app.server.protocol import HEAD_S, MOST_HEAD_BYTES, READ_S
 from conv_advisor.app.wire.body import LEAST_BYTES_PER_S, LONGEST_PAUSE_S
 from tests.app.serving import LAYER
@@ -74,6 +76,15 @@ def read_answers(client: socket.socket) -> list[tuple[int, bytes]]:
                 headers[name.lower()] = value.strip()
             found.append((int(line.split()[1]), file.read(int(headers[b"content-length"]))))
     return found
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether what is sent on it is no longer taken, not even to be discarded."""
+    try:
+        client.sendall(b" ")
+    except OSError:
+        return True
+    return False
 
 
 def seconds_to_live(server: Server) -> float:
@@ -261,6 +272,29 @@ def test_nothing_is_read_after_the_last_request(server: Server, headers: dict[st
             time.sleep(pause_s)
             client.sendall(GET)
             assert [status for status, _ in read_answers(client)] == [200]
+
+
+def test_a_client_that_keeps_an_answered_connection_keeps_neither_socket_nor_server(tmp_path: Path) -> None:
+    asked, many = json.dumps({"layers": [LAYER]}).encode(), json.dumps({"layers": [LAYER] * 1000}).encode()
+    last = {"Connection": "close"}
+    with running(tmp_path) as server, ExitStack() as clients:
+        for body in (asked, many):
+            head = head_of("POST", "/v1/advice", "application/json", Content_Length=len(body), **last)
+            client = clients.enter_context(connect(server, head + body))
+            time.sleep(0.5)  # more than the socket holds is sent while it is read
+            assert [status for status, _ in read_answers(client)] == [200]
+            assert eventually(lambda client=client: is_closed(client), 10)
+        head = head_of("POST", "/v1/advice", "application/json", Content_Length=len(asked))
+        late = clients.enter_context(connect(server, head))
+        assert seconds_to_live(server) < 10
+        server.process.terminate()
+        time.sleep(LAST_REQUESTS_S + 0.5)
+        late.sendall(asked)
+        assert [status for status, _ in read_answers(late)] == [200]
+        began = time.monotonic()
+        server.process.wait(30)
+        assert time.monotonic() - began < 4
+    assert "given up" not in server.log()
 
 
 def test_a_body_is_read_though_its_client_would_change_to_another_protocol(server: Server) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from math import ceil
+from math import ceil, isqrt
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,8 @@ LINES: Final = 6
 """Lines of 32 copies of a window, whose places are held in registers."""
 MOST_STRIP_ELEMENTS: Final = 2**32
 """Elements of a strip of y times its columns, below which the kernel's division by the columns is exact."""
+_LEAST_STRIP: Final = 2
+"""A divisor of 1 has no magic number."""
 
 
 class Loading(IntEnum):
@@ -105,17 +107,22 @@ def window_of(problem: ConvProblem, bn: int) -> Window | None:
 def find_window(problem: ConvProblem, bn: int) -> Window | None:
     """The window of a tile of ``bn`` pixels, in the widest strips for which the copies' places fit the registers.
 
-    It does not depend on the numbers of images, channels and filters.
+    It does not depend on the numbers of images, channels and filters. Strips so wide that one row of y alone has too
+    many places are passed over.
     """
-    for strips in range(1, problem.q + 1):
-        window = _window(problem, bn, ceil(problem.q / strips))
-        if window.positions <= 32 * LINES and problem.p * window.strip**2 < MOST_STRIP_ELEMENTS:
+    unit, most = unit_of(problem), 32 * LINES // ((problem.r - 1) * problem.dilation_h + 1)
+    most_columns = (most * unit - (problem.s - 1) * problem.dilation_w - 1) // problem.stride_w + 1
+    widest = min(most_columns, isqrt((MOST_STRIP_ELEMENTS - 1) // problem.p))
+    columns = 1 + min(problem.q, widest) if widest >= _LEAST_STRIP else 0
+    while columns > 1:
+        columns = ceil(problem.q / ceil(problem.q / (columns - 1)))  # the next narrower strips that are as wide
+        window = _window(problem, bn, unit, max(_LEAST_STRIP, columns))
+        if window.positions <= 32 * LINES:
             return window
     return None
 
 
-def _window(problem: ConvProblem, bn: int, columns: int) -> Window:
-    unit, strip = unit_of(problem), max(2, columns)  # a divisor of 1 has no magic number
+def _window(problem: ConvProblem, bn: int, unit: int, strip: int) -> Window:
     outputs = problem.p * strip
     tiles = ceil(outputs / bn)
     rows_of_y = min(problem.p, (bn + strip - 2) // strip + 1)

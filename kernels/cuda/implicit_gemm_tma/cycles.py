@@ -14,13 +14,14 @@ _CACHED_BYTES: Final = 36e6
 """Bytes of x, weight and y that the H200's L2 cache holds."""
 _DISPLACED: Final = 2.0
 """Cache misses, in bytes, per byte beyond those: in cyclic use, bytes just loaded displace those needed next."""
-_SHARPNESS: Final = 4
-"""The power with which concurrent times add up: the larger, the more the longest one decides alone."""
-
 
 def side_by_side(*cycles: Any) -> Any:
-    """Cycles of concurrent work: the longest part, and more where other parts are about as long."""
-    return sum(part**_SHARPNESS for part in cycles) ** (1 / _SHARPNESS)
+    """Cycles of concurrent work: the longest part, and more where other parts are about as long.
+
+    Their fourth powers add up: the larger the power, the more the longest part would decide alone.
+    """
+    squares = [part * part for part in cycles]
+    return np.sqrt(np.sqrt(sum(square * square for square in squares)))
 
 
 def memory_cycles(problems: Problems, processors: int) -> Any:
