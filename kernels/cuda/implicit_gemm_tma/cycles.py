@@ -15,6 +15,7 @@ _CACHED_BYTES: Final = 36e6
 _DISPLACED: Final = 2.0
 """Cache misses, in bytes, per byte beyond those: in cyclic use, bytes just loaded displace those needed next."""
 
+
 def side_by_side(*cycles: Any) -> Any:
     """Cycles of concurrent work: the longest part, and more where other parts are about as long.
 
