@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from benchmarks.measured import ALL_COLUMNS, best_of, mean_ratio
+from benchmarks.options import existing
 from benchmarks.plots.pages import number, percent, table
-from conv_advisor.data.errors import ConvAdvisorError
+from conv_advisor.data.errors import ConvAdvisorError, NotEnoughData
 from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import TIMINGS
@@ -48,11 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("variant", help="its id")
     parser.add_argument("--device", default="nvidia-h200", help="whose measurements (default nvidia-h200)")
-    parser.add_argument("--timings", type=Path, help="measurements (default what ships)")
+    parser.add_argument("--timings", type=existing, help="measurements (default what ships)")
     chosen = parser.parse_args(arguments)
     try:
         variant = catalog.get(chosen.variant).id
         costs = from_table(attempts_in(chosen.timings or TIMINGS / chosen.device), chosen.device)
+        if variant not in costs.variants:
+            raise NotEnoughData(f"{variant} was not measured on {chosen.device}")
     except ConvAdvisorError as error:
         print(error, file=sys.stderr)
         return 2

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.options import interruptible, list_of, say, shard
+from benchmarks.options import existing, interruptible, list_of, say, shard
 from benchmarks.rivals.layer import Order, measure
 from benchmarks.rivals.orders import Named, Near, of_networks, orders, shuffled
 from benchmarks.rivals.rows import JOURNAL, LAYER, Row, append, merge, read, write
@@ -190,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--count", type=int, help="only so many layers, a random choice")
     add("--seed", type=int, default=0, help="of the random order (default 0)")
     add("--shard", type=shard, default=(0, 1), metavar="I/N", help="every Nth layer from the Ith on, I from 0")
-    add("--timings", type=Path, help="folder of the measurements; default data/timings/<device of the tree>")
+    add("--timings", type=existing, help="folder of the measurements; default data/timings/<device of the tree>")
     add("--choose-now", action="store_true", help="try every variant on every layer, whatever the measurements know")
     add("--near", type=_near, default=Near(), metavar="F,N", help="near the best: within F times, at most N (1.3,6)")
     add("--time-limit", type=float, default=float("inf"), metavar="SECONDS", help="no layer is begun after it")

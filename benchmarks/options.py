@@ -7,8 +7,11 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TypeVar
+
+from conv_advisor.data.shipped import SUFFIX
 
 T = TypeVar("T")
 
@@ -24,6 +27,14 @@ def list_of(allowed: Collection[T], kind: Callable[[str], T] = str) -> Callable[
         return values
 
     return parse
+
+
+def existing(text: str) -> Path:
+    """An argument that names measurements: a file, a folder, or a shipped table without its suffix."""
+    path = Path(text)
+    if not (path.exists() or path.with_name(path.name + SUFFIX).is_file()):
+        raise argparse.ArgumentTypeError(f"{text} is neither a file nor a folder")
+    return path
 
 
 def shard(text: str) -> tuple[int, int]:

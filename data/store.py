@@ -200,7 +200,7 @@ class Store:
         return {row[0]: row[1] for row in self.fetch(query)}
 
     def version(self, device_id: str) -> int:
-        """A number that grows with every addition of measurements of this device, whichever process adds them."""
+        """A number that grows with every addition of rows of this device, whichever process adds them."""
         rows = self.fetch(select(VERSIONS.c.version).where(VERSIONS.c.device_id == device_id))
         return int(rows[0][0]) if rows else 0
 

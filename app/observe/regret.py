@@ -6,6 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,11 +67,8 @@ class LiveRegret(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics."""
-        with self._lock:
-            try:
-                self._learn()
-            except (SQLAlchemyError, ConvAdvisorError) as error:
-                log.warning("the live regret is not up to date: %s", type(error).__name__)
+        with self._lock, _reported():
+            self._learn()
         yield from self._ratios.collect()
         yield from self._slowdowns.collect()
 
@@ -79,9 +77,10 @@ class LiveRegret(Collector):
         for device_id, variant, time_ms, *fields in self._added():
             by_device[device_id][of_columns(fields)].append((variant, time_ms))
         for device_id, measured in by_device.items():
-            advisor = self._service.advisor(device_id)
-            if advisor.model is not None and advisor.loan is None:  # a borrowed tree being off is no drift
-                self._compare(device_id, measured)
+            with _reported():  # one device's tree that cannot be read leaves those of the others
+                advisor = self._service.advisor(device_id)
+                if advisor.model is not None and advisor.loan is None:  # a borrowed tree being off is no drift
+                    self._compare(device_id, measured)
 
     def _added(self) -> Sequence[Any]:
         """Device, variant, time and layer of the rows added since the last scrape, in the order they were added."""
@@ -118,3 +117,11 @@ class LiveRegret(Collector):
             advised = next(iter(predicted))
             if advised in times_ms and len(times_ms) > 1:
                 self._slowdowns.labels(device_id).observe(times_ms[advised] / min(times_ms.values()))
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except (SQLAlchemyError, ConvAdvisorError) as error:
+        log.warning("the live regret is not up to date: %s", type(error).__name__)

@@ -25,17 +25,18 @@ class Readiness:
 
     def __init__(self, check: Callable[[], Shortcomings]) -> None:
         self._check = check
-        self._running: Future[Shortcomings] | None = None
+        self._running: asyncio.Future[Shortcomings] | None = None
 
     async def shortcomings(self) -> Shortcomings:
         """The result of the check, or that it took longer than `LONGEST_S`; to be called only on the event loop."""
         running = self._running
         if running is None or running.done():
-            running = self._running = Future()
-            threading.Thread(target=_settle, args=(running, self._check), name="readiness", daemon=True).start()
+            result = Future[Shortcomings]()
+            running = self._running = asyncio.wrap_future(result)  # once: whoever asks meanwhile leaves nothing there
+            threading.Thread(target=_settle, args=(result, self._check), name="readiness", daemon=True).start()
         try:
             async with asyncio.timeout(LONGEST_S):
-                return await asyncio.shield(asyncio.wrap_future(running))
+                return await asyncio.shield(running)
         except TimeoutError:
             return {"checks": f"a part did not answer within {LONGEST_S:g} s"}
 

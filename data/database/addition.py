@@ -10,7 +10,7 @@ from sqlalchemy import Column, Connection, Engine, Table, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from conv_advisor.data.database.opening import bulk_insert, device_row, in_lists, problem_row
-from conv_advisor.data.database.tables import DEVICES, IMPORTS, MEASUREMENTS, PROBLEMS, VERSIONS
+from conv_advisor.data.database.tables import DEVICES, IMPORTS, PROBLEMS, VERSIONS
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 
@@ -63,7 +63,7 @@ def add(
     Returns
     -------
     bool
-        Whether there were measurements among them.
+        Whether there were any.
 
     Raises
     ------
@@ -75,9 +75,7 @@ def add(
         _register(
             engine, DEVICES.c.fingerprint, {device.fingerprint: device_row(device) for device in addition.devices}
         )
-    changed = sorted(
-        {device.id for addition in additions if addition.target is MEASUREMENTS for device in addition.devices}
-    )
+    changed = sorted({device.id for addition in additions for device in addition.devices})
     _register(
         engine, VERSIONS.c.device_id, {device_id: {"device_id": device_id, "version": 0} for device_id in changed}
     )

@@ -14,7 +14,7 @@ from conv_advisor.app.service import recall as recall_module
 from conv_advisor.app.service.kept import Answer, Answers, Parts
 from conv_advisor.app.service.recall import ASK_AGAIN_S, Recall
 from conv_advisor.app.service.service import PROMOTED_S
-from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.measurement import Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
@@ -178,7 +178,16 @@ def test_layers_that_were_never_measured_are_not_looked_up(tmp_path: Path, monke
         assert set(recall.summaries([other], "fake-gpu")) == {other.key}
 
 
-def test_the_version_of_a_device_grows_with_its_measurements_alone(tmp_path: Path) -> None:
+def test_what_was_picked_is_known_at_once(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        recall = Recall(Records(store))
+        assert recall.picked(PROBLEM, "fake-gpu") == {}
+        store.append([], [Pick(PROBLEM, GPU, "cudnn.heuristic_v7", "cudnn.gemm", {})])
+        assert recall.version("fake-gpu") == 1
+        assert recall.picked(PROBLEM, "fake-gpu") == {"cudnn.heuristic_v7": "cudnn.gemm"}
+
+
+def test_the_version_of_a_device_grows_with_its_rows_alone(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     with Store(url) as store, Store(url) as elsewhere:
         assert store.version("fake-gpu") == 0

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.caller import Scope
 from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import EngineState
+from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from tests import fakes
@@ -189,8 +191,22 @@ def test_the_live_regret_compares_what_is_measured_with_what_the_tree_said(store
     )
 
 
+def test_a_device_whose_tree_cannot_be_read_hides_no_other(stored: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, problem = stored.app.state.service, ConvProblem.parse("21-2-3-6-4")
+    advisor = service.advisor
+
+    def broken(device_id: str) -> object:
+        if device_id == "another-gpu":
+            raise UnknownDevice(device_id)
+        return advisor(device_id)
+
+    monkeypatch.setattr(service, "advisor", broken)
+    other = replace(timed(problem, FAST, 1.0), device=replace(GPU, id="another-gpu"))
+    service.store.append([other, timed(problem, FAST, 1.0)])
+    assert scraped(stored)["conv_advisor_measured_over_predicted_ratio_count"][(("device", GPU.id), ("variant", FAST))]
+
+
 def test_what_was_measured_long_ago_or_where_there_is_no_tree_says_nothing(stored: Client) -> None:
-    from dataclasses import replace
     from datetime import UTC, datetime
 
     store, problem = stored.app.state.service.store, ConvProblem.parse("21-2-3-6-4")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import added
+from benchmarks import added, advice
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
@@ -43,3 +43,12 @@ def test_a_row_a_kind_of_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_an_unknown_variant_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert added.main(["cuda.magic"]) == 2
     assert "cuda.magic" in capsys.readouterr().err
+    assert added.main(["cpu.direct"]) == 2
+    assert capsys.readouterr().err == "cpu.direct was not measured on nvidia-h200\n"
+
+
+def test_measurements_that_are_not_there_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for benchmark in (added.main, advice.main):
+        with pytest.raises(SystemExit):
+            benchmark([IT, "--timings", str(tmp_path / "typo")])
+        assert f"{tmp_path / 'typo'} is neither a file nor a folder" in capsys.readouterr().err

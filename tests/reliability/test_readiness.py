@@ -192,6 +192,8 @@ def test_a_part_that_hangs_is_told_too_and_asked_once(monkeypatch: pytest.Monkey
         readiness, began = Readiness(check), time.monotonic()
         found = list(await asyncio.gather(readiness.shortcomings(), readiness.shortcomings()))
         took = time.monotonic() - began
+        assert readiness._running is not None
+        assert len(readiness._running._callbacks) == 1  # the check's own: nothing of those who asked is left there
         monkeypatch.setattr(ready, "LONGEST_S", 300.0)
         goes_on.set()
         return [*found, await readiness.shortcomings()], took
