@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import pickle
 import threading
 from typing import Any
@@ -387,7 +388,11 @@ def test_deterministic_algorithms_ask_for_deterministic_variants() -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_on_a_cpu_the_graph_is_left_to_inductor(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_the_graph_is_left_to_inductor(
+    quick: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     torch.compiler.reset()
-    targets = graph_of(NETWORKS["resnet"][0], random(2, 3, 33, 32), monkeypatch)
+    with caplog.at_level(logging.INFO, "conv_advisor.torch"):
+        targets = graph_of(NETWORKS["resnet"][0], random(2, 3, 33, 32), monkeypatch)
     assert "conv_advisor.conv2d_v1.default" not in targets
+    assert "the whole graph: PyTorch's own: it is not on one GPU that can be used" in caplog.messages

@@ -64,9 +64,11 @@ def backend(
     Inductor as it is.
     """
     ours, inductors = read_options(mode, options)
-    is_left = _needs_gradients(gm, inputs) or is_transformed(gm.graph)
-    chooser = None if is_left else chooser_for(inputs)
+    left, chooser = _why_left(gm, inputs), None
+    if left is None:
+        chooser = chooser_for(inputs)
     if chooser is None:
+        tell([("the whole graph", f"PyTorch's own: {left or 'it is not on one GPU that can be used'}")])
         return _compile(gm, inputs, ours, inductors)
     if ours.inductor:
         _start_compilers()
@@ -132,6 +134,12 @@ def _load_through_norms(
 
 def _choose(sites: Iterable[Site], chooser: Chooser, options: Options) -> dict[ConvProblem, Choice]:
     return dict(choose_all(chooser, ((site.layer, site.problem) for site in sites), options))
+
+
+def _why_left(gm: GraphModule, inputs: Sequence[Any]) -> str | None:
+    if _needs_gradients(gm, inputs):
+        return "it records gradients"
+    return "torch.func transforms it" if is_transformed(gm.graph) else None
 
 
 def _needs_gradients(gm: GraphModule, inputs: Sequence[Any]) -> bool:
