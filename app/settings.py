@@ -20,6 +20,8 @@ SECRETS: Final = Path("/run/secrets")
 """Where containers find secrets: a file with the name of a variable contains its value."""
 _OF_OTHERS: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": "otlp_endpoint"}
 """Variables of other projects, and the settings that they give where our own variables do not."""
+READ_ELSEWHERE: Final = (f"{PREFIX}PLANS", f"{PREFIX}DEVICES")
+"""Variables of ours that are no settings here: `torch.choosing.plans` reads the first, compose.yaml the other."""
 _RATE_PER_S: Final = 100.0
 """The rate of one caller beyond loopback: a page with its parts is ten requests, a scrape of Prometheus one in 15 s."""
 _ON: Final = ("1", "true", "yes", "on")
@@ -277,13 +279,13 @@ def _from_environment() -> Iterator[tuple[str, str, str]]:
     Raises
     ------
     InvalidInput
-        A variable has our prefix but names no setting.
+        A variable has our prefix but names no setting, and is none of `READ_ELSEWHERE`.
     """
     ours = _variables()
     for name in os.environ:
-        if name.upper().startswith(PREFIX) and name.upper() not in ours:
+        if name.upper().startswith(PREFIX) and name.upper() not in (*ours, *READ_ELSEWHERE):
             # Never its value: it may be a password under a misspelt name.
-            raise InvalidInput(name, "set", f"one of the settings {', '.join(sorted(ours))}")
+            raise InvalidInput(name, "set", f"one of the settings {', '.join(sorted((*ours, *READ_ELSEWHERE)))}")
     for setting_of in (_OF_OTHERS, ours):
         yield from (
             (setting_of[name.upper()], name, value) for name, value in os.environ.items() if name.upper() in setting_of

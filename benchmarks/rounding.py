@@ -13,7 +13,8 @@ arXiv:2203.03341 (parts, and sums outside the tensor cores).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -238,8 +239,12 @@ def _error(y: Floats, exact: Floats) -> float:
     return float(np.abs(y - exact).max() / np.abs(exact).max())
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line for each way to add."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rounding", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args(arguments)
     print(f"| {LAYERS} layers | one layer | the last | its averages over pixels |\n|---|---|---|---|")
     for name, multiply in WAYS.items():
         print(f"| {name} | " + " | ".join(f"{error:.1e}" for error in errors(multiply)) + " |")

@@ -6,18 +6,20 @@
 A line is a layer at batch 1, and after a ``#`` how many models have it, those of most models first. Models run on
 tensors without data, so nothing is downloaded and no GPU is needed; it takes some minutes. Families of the networks
 that advice is judged by are left out with all their members, so that what is trained on the list cannot know them.
-Needs torch, timm and torchvision, which this project does not install.
+Needs torch, timm and torchvision, which this project does not install: pip install torch timm torchvision.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Final
 
 from benchmarks.options import say
@@ -33,11 +35,20 @@ JUDGES: Final = re.compile(
 NOT_2D: Final = re.compile(r"r3d|s3d|mc3|mvit|swin3d|raft|detection|rcnn|retinanet|fcos|ssd|segmentation")
 """Models of torchvision that take no image, or several."""
 
+NEEDED: Final = ("torch", "timm", "torchvision")
+"""Packages that `make` does not install; the extra ``torch`` has the first."""
+
 Build = Callable[[], tuple[Any, tuple[int, ...]]]
 
 
-def main() -> int:
-    """Print the list; what could not be built is told beside it."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the list; what could not be built is told beside it. The exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.zoo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args(arguments)
+    if missing := [package for package in NEEDED if find_spec(package) is None]:
+        parser.error(f"{', '.join(missing)}: not installed, nor by make: pip install {' '.join(missing)}")
     warnings.simplefilter("ignore")  # the models' own; only their shapes are read
     counts: Counter[ConvProblem] = Counter()
     for name, build in models():

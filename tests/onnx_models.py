@@ -57,3 +57,15 @@ def block() -> bytes:
     second = build.conv(first, 64, 64)
     end = build.node("Relu", build.node("Add", second, pool))
     return build.bytes(build.node("Flatten", build.node("GlobalAveragePool", end)))
+
+
+def stored(*precisions: str) -> bytes:
+    """A model of a convolution in each of these precisions, of an input of its own."""
+    nodes, weights, inputs = [], [], []
+    for place, precision in enumerate(precisions):
+        kind = TensorProto.DataType.Value(precision)
+        weights.append(helper.make_tensor(f"w{place}", kind, (8, 64, 3, 3), [0.0] * (8 * 64 * 9)))
+        inputs.append(helper.make_tensor_value_info(f"x{place}", kind, (1, 64, 28, 28)))
+        nodes.append(helper.make_node("Conv", [f"x{place}", f"w{place}"], [f"y{place}"], name=f"conv{place}"))
+    results = [helper.make_tensor_value_info(node.output[0], TensorProto.UNDEFINED, None) for node in nodes]
+    return helper.make_model(helper.make_graph(nodes, "stored", inputs, results, weights)).SerializeToString()

@@ -98,6 +98,8 @@ def known_within(
     """
     if max_workspace_bytes is not None and (type(max_workspace_bytes) is not int or max_workspace_bytes < 0):
         raise InvalidInput("max_workspace_bytes", max_workspace_bytes, "a number of bytes, from 0, or None")
+    if type(deterministic) is not bool:
+        raise InvalidInput("deterministic", deterministic, "True or False")
     maker, local = _maker_of(only), _local()
     return local, Limits(
         local.known.asked_id(device),

@@ -21,6 +21,7 @@ from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
 
 if TYPE_CHECKING:
+    from conv_advisor.data.networks import Layer
     from conv_advisor.data.problem import ConvProblem
     from conv_advisor.kernels.variant import Variant
 
@@ -117,7 +118,7 @@ def networks(
     if name is not None:
         _show_network(name, as_json)
         return
-    layers = {name: [layer.problem.short for layer in catalogue.layers(name)] for name in catalogue.names()}
+    layers = {name: [layer.problem.short for layer in _layers_of(name)] for name in catalogue.names()}
     if as_json:
         print_json({"networks": [{"name": name, "layers": shorts} for name, shorts in layers.items()]})
         return
@@ -129,7 +130,7 @@ def _show_network(name: str, as_json: bool) -> None:
     """Show the layers that advice on the whole network covers."""
     from conv_advisor.data import networks as catalogue
 
-    layers = catalogue.whole(name) if catalogue.is_network(name) else catalogue.layers(name)
+    layers = _layers_of(name)
     if as_json:
         entries = [{"layer": layer.problem.short, "count": layer.count, "origin": layer.source} for layer in layers]
         print_json({"name": name, "layers": entries})
@@ -139,6 +140,13 @@ def _show_network(name: str, as_json: bool) -> None:
     print_table(("layer", "times", "where"), rows, title=title)
     if catalogue.is_network(name):
         print_next(f"conv-advisor plan {name} says what each should run by, and what that gains")
+
+
+def _layers_of(name: str) -> list[Layer]:
+    """Every layer of a network; of an experiment or a group, those that a sweep of it measures."""
+    from conv_advisor.data import networks as catalogue
+
+    return catalogue.whole(name) if catalogue.is_network(name) else catalogue.layers(name)
 
 
 def devices(as_json: AsJson = False) -> None:

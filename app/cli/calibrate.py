@@ -40,6 +40,9 @@ def calibrate(
     devices = resolve_devices(device, settings)
     if len(devices) != 1:
         raise InvalidInput("device", device, "one device")
+    if device == "auto" and devices == ["cpu"]:
+        allowed = "a GPU, and no NVIDIA GPU is found on this host: conv-advisor sweep and train are for its processor"
+        raise InvalidInput("device", device, allowed)
     registry = Registry(settings.models_home)
     with (
         Store(settings.store_url) as store,

@@ -18,7 +18,7 @@ from conv_advisor.app.cli.output import AsJson, print_json, print_next, print_ta
 from conv_advisor.app.service.known import records_of
 from conv_advisor.data.errors import InvalidInput, ModelRejected, NotEnoughData
 from conv_advisor.data.extras import require
-from conv_advisor.data.networks import HELD_OUT
+from conv_advisor.data.networks import GROUPS, HELD_OUT
 
 if TYPE_CHECKING:
     from conv_advisor.data.records import Records
@@ -113,7 +113,10 @@ def evaluate(
     with progress_bar() as show:
         report = _judge(records, device, jobs, lambda share: show(share, 1, "leaving out networks"), networks, model)
     if not report.trees and not (report.never_trained and report.never_trained.trees):
-        raise NotEnoughData(f"device {device}: no layer of the networks that judge trees was measured there")
+        raise NotEnoughData(
+            f"device {device}: no layer of the networks that judge trees was measured there; "
+            f"conv-advisor sweep --networks {networks} on it does, which measures {', '.join(_members(networks))}"
+        )
     if as_json:
         print_json(report.to_dict())
         return
@@ -139,6 +142,11 @@ def _measured(records: Records, device: str) -> str:
     return records.device(device).id
 
 
+def _members(names: str) -> list[str]:
+    """The networks that names of networks and groups stand for."""
+    return [member for name in split_words("networks", names) for member in GROUPS.get(name, (name,))]
+
+
 def _tree_in_use(device: str) -> TreeModel:
     from conv_advisor.models.registry.on_disk import Registry
 
@@ -159,8 +167,7 @@ def _judge(
     from conv_advisor.models.evaluation.evaluate import evaluate as judge
     from conv_advisor.models.evaluation.peers import PEERS, read_peers
 
-    members = [member for name in split_words("networks", names) for member in networks.GROUPS.get(name, (name,))]
-    never_trained = {name: [layer.problem for layer in networks.layers(name)] for name in members}
+    never_trained = {name: [layer.problem for layer in networks.layers(name)] for name in _members(names)}
     peers = PEERS / f"{device}.parquet"
     return judge(
         records.table(device),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conv_advisor.app.cli.complete import devices
+from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.kernels.variant import Maker
 
 if TYPE_CHECKING:
@@ -38,8 +39,21 @@ Only = Annotated[Maker | None, typer.Option(help="Only variants of this maker.")
 def limits_of(
     local: Local, device: str | None, max_workspace_bytes: int | None, deterministic: bool, only: Maker | None
 ) -> Limits:
-    """The limits that were asked for, else those of the settings."""
+    """The limits that were asked for, else those of the settings.
+
+    Raises
+    ------
+    NotEnoughData
+        The device is this processor, of which nothing is known yet; the error says how to change that.
+    UnknownDevice
+    """
     from conv_advisor.app.advice.limits import Limits
 
     limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
-    return Limits(local.known.asked_id(device), limit, deterministic, only)
+    try:
+        return Limits(local.known.asked_id(device), limit, deterministic, only)
+    except UnknownDevice:
+        if device != "cpu":
+            raise
+        steps = "conv-advisor sweep --device cpu does, and conv-advisor train --device cpu then learns from it"
+        raise NotEnoughData(f"device cpu: nothing was measured on it; {steps}") from None

@@ -23,7 +23,7 @@ from conv_advisor.app.cli.output import (
     print_table,
     split_words,
 )
-from conv_advisor.app.cli.table import Mark, Marked, write
+from conv_advisor.app.cli.table import Mark, Marked, write, write_error
 from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.epilogue import Activation
@@ -90,7 +90,7 @@ def convolve(
     if (top or 1) > 1 and (all_ or variant):
         raise InvalidInput("--top", top, "not together with --all or --variant")
     if measure and (top or all_ or variant):
-        raise InvalidInput("--measure", str(measure), "not together with --all, --variant or --top")
+        raise InvalidInput("--measure", measure, "not together with --all, --variant or --top")
     ending = layer_options.ending(bias=bias, residual=residual, activation=activation)
     problem = layer_options.written(dtype, layout, stride, padding, dilation, groups, input_, **ending).read(layer)
     variant_ids = named_variants("variant", variant)
@@ -147,15 +147,22 @@ def check_device(variants: Sequence[str], device: Device, problem: ConvProblem |
 def _advised(
     problem: ConvProblem, device: Device, settings: Settings, top: int | None, measure: Measure | None
 ) -> list[str]:
-    """The advised variant and those ranked next; every variant of the device where there is no advice."""
+    """The advised variant and those ranked next; every variant of the device where there is no advice.
+
+    Who asked for a number of them is told that more are run.
+    """
     from conv_advisor.app.advice.local import Local
     from conv_advisor.kernels import catalog
 
     try:
         advice = Local(settings).advise(problem, device.id)
         return [choice.variant for choice in advice.ranking[: how_many(advice, top, measure)]]
-    except (NoAdvice, UnknownDevice):
-        return [variant.id for variant in catalog.for_device_kind(device.kind)]
+    except (NoAdvice, UnknownDevice) as error:
+        every = [variant.id for variant in catalog.for_device_kind(device.kind)]
+        if top or measure:
+            why = error.summary if isinstance(error, NoAdvice) else f"nothing is known of {device.id}"
+            write_error(f"there is no ranking to run the first of ({why}): all {len(every)} variants are run")
+        return every
 
 
 @contextmanager

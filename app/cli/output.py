@@ -41,15 +41,18 @@ def _member(kind: type[DType] | type[Layout], spelled: Callable[[str], object]) 
     return read
 
 
-OneDType = Annotated[
-    DType,
-    typer.Option(
-        help="Precision; float32 means no tensor cores. fp16, half and bf16 are read too.",
+def _dtype_option(beside: str = "") -> Any:
+    """An option of a precision, with words about its default."""
+    return typer.Option(
+        help=f"Precision; float32 means no tensor cores. fp16, half and bf16 are read too.{beside}",
         parser=_member(DType, dtype_of),
         metavar=f"[{'|'.join(DType)}]",
         autocompletion=lambda: list(DType),
-    ),
-]
+    )
+
+
+OneDType = Annotated[DType, _dtype_option()]
+OwnDType = Annotated[DType | None, _dtype_option("  [default: a model's own; float32 for a network by its name]")]
 OneLayout = Annotated[
     Layout,
     typer.Option(

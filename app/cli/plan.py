@@ -9,9 +9,8 @@ import typer
 from conv_advisor.app.cli.complete import models
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.limits import AdvisedDevice, Deterministic, Only, limits_of
-from conv_advisor.app.cli.output import AsJson, OneDType
+from conv_advisor.app.cli.output import AsJson, OwnDType
 from conv_advisor.data.errors import InvalidInput
-from conv_advisor.data.problem import DType
 
 
 def plan(
@@ -23,7 +22,7 @@ def plan(
     ],
     batch: Annotated[int | None, typer.Option(min=1, help="Batch size.  [default: 1]")] = None,
     batches: Annotated[str | None, typer.Option(help="Several batch sizes, such as 1,8,32: a line each.")] = None,
-    dtype: OneDType = DType.FLOAT32,
+    dtype: OwnDType = None,
     dims: Annotated[
         str, typer.Option(help="Sizes of the model's symbolic dimensions, such as height=224,width=224.")
     ] = "",
@@ -58,4 +57,4 @@ def plan(
         count: plan_network(local, network_from(model, batch=count, dtype=dtype, dims=sizes), limits)
         for count in counts
     }
-    say_plan.show(plans, dtype, as_json=as_json, as_csv=as_csv)
+    say_plan.show(plans, as_json=as_json, as_csv=as_csv)

@@ -12,7 +12,6 @@ from conv_advisor.app.cli.table import Mark, Marked, write, write_table
 from conv_advisor.app.plans.answers import plan_csv, plans_answer
 from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
-from conv_advisor.data.problem import DType
 from conv_advisor.models.planning.plan import RIVAL_NAMES, Plan, Rival, Total
 from conv_advisor.models.ranking.candidates import Choice, Source
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from conv_advisor.models.planning.plan import Layer
 
 
-def show(plans: Mapping[int, Plan], dtype: DType, *, as_json: bool, as_csv: bool) -> None:
+def show(plans: Mapping[int, Plan], *, as_json: bool, as_csv: bool) -> None:
     """Write a plan, or a line for each of several batches."""
     if as_json:
         print_json(plans_answer(plans))
@@ -35,7 +34,7 @@ def show(plans: Mapping[int, Plan], dtype: DType, *, as_json: bool, as_csv: bool
         _show_batches(plans)
     else:
         for plan in plans.values():
-            _show_one(plan, dtype)
+            _show_one(plan)
 
 
 def _show_batches(plans: Mapping[int, Plan]) -> None:
@@ -53,7 +52,7 @@ def _show_batches(plans: Mapping[int, Plan]) -> None:
     write_table(columns, rows, right=range(len(columns)))
 
 
-def _show_one(plan: Plan, dtype: DType) -> None:
+def _show_one(plan: Plan) -> None:
     parts = [f"{counted(plan.n_convolutions, 'convolution')} in {text.time(plan.time_ms)}"]
     for rival in (Rival.CUDNN_BEST, Rival.PYTORCH_DEFAULT):
         name, total = RIVAL_NAMES[rival], plan.rivals[rival]
@@ -62,7 +61,7 @@ def _show_one(plan: Plan, dtype: DType) -> None:
     parts.append(f"{say.workspace(plan.workspace_bytes)} workspace")
     write(Marked(", ".join(parts), Mark.HEAD))
     tree = f"tree {plan.model_id}" if plan.model_id else "measured only"
-    write(f"{plan.network.name} {dtype} on {plan.device_id}, {tree}")
+    write(f"{plan.network.name} {plan.layers[0].problem.dtype} on {plan.device_id}, {tree}")
     sys.stdout.write("\n")
     against = [_against(RIVAL_NAMES[rival], total) for rival, total in plan.rivals.items()]
     write_table(("against", "takes", "time", "time is"), against)

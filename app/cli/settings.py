@@ -35,7 +35,7 @@ def settings_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of the service's environment, with one property for each variable."""
     import msgspec
 
-    from conv_advisor.app.settings import PREFIX, Settings
+    from conv_advisor.app.settings import PREFIX, READ_ELSEWHERE, Settings
 
     _, components = msgspec.json.schema_components([Settings], schema_hook=lambda kind: {"type": "string"})
     properties = components["Settings"]["properties"]
@@ -50,7 +50,7 @@ def settings_schema() -> dict[str, Any]:
         "title": "The environment of conv-advisor",
         "type": "object",
         "properties": {f"{PREFIX}{name.upper()}": field for name, field in properties.items()},
-        "patternProperties": {f"^(?!{PREFIX})": {}},
+        "patternProperties": {f"^(?!{PREFIX})": {}, f"^({'|'.join(READ_ELSEWHERE)})$": {}},
         "additionalProperties": False,
     }
 

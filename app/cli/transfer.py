@@ -52,6 +52,8 @@ def export(
     if path.suffix != ".parquet":
         raise InvalidInput("path", str(path), "a name that ends in .parquet")
     with Store(load_settings().store_url) as store:
+        if not store.devices():
+            raise InvalidInput("device", device, "one in the store, which is empty: sweep and data import add to it")
         device_id = store.device(device).id
         _show(export_files(store, path, device_id=device_id, run_id=run_id), "written", as_json)
 

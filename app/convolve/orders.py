@@ -21,7 +21,6 @@ from conv_advisor.data.errors import InvalidInput, InvalidProblem, InvalidTensor
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.reference import HOST_DTYPE
-from conv_advisor.models.advice.unsure import Measure
 
 MAX_JSON_ELEMENTS: Final = 2**20
 """Most elements of a y in a JSON answer; a larger one is sent as safetensors."""
@@ -139,7 +138,7 @@ def _order(parameters: ConvolutionParameters, tensors: dict[str, np.ndarray] | N
         tensors=tensors,
         variant=parameters.variant,
         top=parameters.top,
-        measure=Measure(parameters.measure) if parameters.measure else None,
+        measure=parameters.measure,
         options=BenchOptions(workspace_limit_bytes=limit, seed=parameters.seed),
         is_deterministic=parameters.deterministic,
         run_id=f"http-{secrets.token_hex(6)}",
@@ -160,9 +159,9 @@ def _problem_of(tensors: dict[str, np.ndarray], fields: dict[str, Any]) -> ConvP
         fields = {"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s} | fields
     problem = _ending(problem_from(fields), tensors, fields)
     if HOST_DTYPE[problem.dtype] != x.dtype:
-        raise InvalidTensor(
-            "x.dtype", x.dtype.name, f"{HOST_DTYPE[problem.dtype].name}, which {problem.dtype} is stored as"
-        )
+        meant = " or ".join(dtype for dtype, host_dtype in HOST_DTYPE.items() if host_dtype == x.dtype)
+        allowed = f"{HOST_DTYPE[problem.dtype].name}, with dtype={problem.dtype}; for these tensors dtype={meant}"
+        raise InvalidTensor("x.dtype", x.dtype.name, allowed)
     for name, shape in problem.shapes.items():
         if tensors[name].shape != shape:
             raise InvalidTensor(f"{name}.shape", tensors[name].shape, f"{shape}, as the parameters say")

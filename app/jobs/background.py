@@ -15,7 +15,7 @@ from conv_advisor.app.jobs.works import calibrating, measuring, refreshing, trai
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.engine import Engine
-from conv_advisor.data.errors import ConvAdvisorError, QueueFull
+from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.store import Store
 from conv_advisor.models.registry.on_disk import Registry
@@ -145,14 +145,10 @@ class Background:
         before = self.jobs.find(key) if key else None
         if before:
             return before
-        unfinished = self.jobs.count_unfinished(device_id)
-        if unfinished >= self._settings.max_queue:
-            raise QueueFull(
-                f"{unfinished} background jobs{f' for {device_id}' if device_id else ''} are not finished yet"
-            )
         is_here = device_id is None or device_id in self._devices
         message = "" if is_here else f"no worker of {device_id} is at this server: it waits for a server that has one"
-        job = self.jobs.create(kind, request, device_id=device_id, key=key, message=message)
+        most = self._settings.max_queue
+        job = self.jobs.create(kind, request, device_id=device_id, key=key, message=message, most=most)
         for runner in self._runners:
             runner.wake()
         return job

@@ -17,8 +17,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from conv_advisor.app.jobs.job import Job, JobKind, JobLost
-from conv_advisor.app.jobs.leases import BEAT_S
-from conv_advisor.app.jobs.table import Effect, Jobs
+from conv_advisor.app.jobs.leases import BEAT_S, LONGEST_PAUSE_S
+from conv_advisor.app.jobs.table import STOPPED, Effect, Jobs
 from conv_advisor.app.workers.child import WorkerKilled
 from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, StoreError, WorkerDied, WorkerError
@@ -54,21 +54,36 @@ class Held:
     ----------
     stopping : threading.Event
         Set once the job is cancelled or lost, or its service stops.
+    why_stopped : str
+        What the job says if it is stopped and still this runner's.
     """
 
     def __init__(self, jobs: Jobs, job: Job) -> None:
         self.job = job
         self.stopping = threading.Event()
+        self.why_stopped = STOPPED
         self._jobs = jobs
         self._noted_at = 0.0
+        self._is_noting = True
         self._lock = threading.Lock()
         self._cancel: Callable[[], object] | None = None
 
     def note(self, fraction: float, message: str) -> None:
-        """Report progress; reports that come too fast to be read are skipped."""
-        if time.monotonic() - self._noted_at >= _PROGRESS_EVERY_S:
-            self._noted_at = time.monotonic()
+        """Report progress; reports that come too fast to be read are skipped.
+
+        What the database cannot take is logged once until it can: a full disk has no room for more, nor is it the
+        job's end.
+        """
+        if time.monotonic() - self._noted_at < _PROGRESS_EVERY_S:
+            return
+        self._noted_at = time.monotonic()
+        try:
             self._jobs.note_progress(self.job, fraction, message)
+            self._is_noting = True
+        except StoreError as error:
+            if self._is_noting:
+                log.warning("progress of job %s cannot be noted: %s", self.job.id, error)
+            self._is_noting = False
 
     def guard(self, connection: Connection) -> None:
         """Let a transaction pass only while the job is still held; see `Jobs.confirm`."""
@@ -127,8 +142,10 @@ class Held:
             future.cancel()
         return future.result()
 
-    def stop(self) -> None:
-        """Stop the job's task."""
+    def stop(self, why: str = STOPPED) -> None:
+        """Stop the job's task; the first reason stands."""
+        if not self.stopping.is_set():
+            self.why_stopped = why
         self.stopping.set()
         with self._lock:
             cancel = self._cancel
@@ -248,10 +265,11 @@ class JobRunner:
         try:
             done = self._works[job.kind](held)
             jobs.succeed(job, done.result, done.effect)
-        except (CancelledError, JobLost):  # cancelled or claimed by another, as recorded; or this service stops
-            jobs.release(job)
+        except (CancelledError, JobLost):  # cancelled or claimed by another, as recorded; or stopped here
+            jobs.release(job, held.why_stopped)
         except WorkerKilled as error:
-            jobs.release(job, f"attempt {job.attempt} was interrupted: {error}")
+            pause_s = min(float(job.attempt), LONGEST_PAUSE_S)
+            jobs.release(job, f"attempt {job.attempt} was interrupted: {error}", pause_s=pause_s)
         except (WorkerDied, StoreError) as error:
             jobs.interrupt(job, error)
         except ConvAdvisorError as error:
@@ -272,5 +290,6 @@ class JobRunner:
             except ConvAdvisorError as error:
                 log.warning("the lease of job %s cannot be renewed: %s", held.job.id, error)
                 if time.monotonic() - renewed_at >= self._lease_s:  # another runner may have it by now
-                    held.stop()
+                    why = f"its lease could not be renewed for {self._lease_s:g} s: {error}"
+                    held.stop(f"attempt {held.job.attempt} was interrupted: {why}")
                     return

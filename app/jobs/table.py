@@ -11,7 +11,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import and_, func, insert, or_, select, update
+from sqlalchemy import and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
@@ -20,23 +20,29 @@ from conv_advisor.app.jobs.leases import Leases
 from conv_advisor.data.counting import counted
 from conv_advisor.data.database.opening import now_s
 from conv_advisor.data.database.tables import JOBS
-from conv_advisor.data.errors import ConvAdvisorError, KeyReused, StoreError, UnknownJob, WorkerDied
+from conv_advisor.data.errors import ConvAdvisorError, KeyReused, QueueFull, StoreError, UnknownJob, WorkerDied
 from conv_advisor.data.store import Store
 
 MAX_ATTEMPTS: Final = 3
 """Attempts that may break off since an attempt last stored something."""
+FINISHED_KEPT: Final = 1000
+"""Finished jobs that are kept, the last to finish: as many as one page of `GET /v1/jobs` can show."""
+STOPPED: Final = "the service was stopped"
 _KEPT: Final = -1
 """Interruption count of an attempt that has stored something: breaking off then raises it to 0."""
 _NO_KEY: Final = (None, None, "")
 _UNFINISHED: Final = (JobState.QUEUED, JobState.RUNNING)
+_FINISHED: Final = tuple(state for state in JobState if state.is_final)
+_LOCK: Final = 0x6A6F6273
+"""The PostgreSQL advisory lock of a transaction that adds a job: without it, two could not count each other's."""
 
 Effect = Callable[[Connection], None]
 """A job's change to the database at its end, in the transaction that marks it as succeeded."""
 
-_IS_FREE: Final = or_(
-    JOBS.c.state == JobState.QUEUED,
-    and_(JOBS.c.state == JobState.RUNNING, func.coalesce(JOBS.c.lease_ends_s, 0.0) < now_s()),
-)
+_IS_FREE: Final = and_(JOBS.c.state.in_(_UNFINISHED), func.coalesce(JOBS.c.lease_ends_s, 0.0) < now_s())
+_HAD_ITS_TURN: Final = and_(JOBS.c.state == JobState.QUEUED, JOBS.c.lease_ends_s.is_not(None))
+_WAITS_SINCE: Final = case((_HAD_ITS_TURN, JOBS.c.started_at), else_=JOBS.c.created_at)
+"""The order of jobs: one that was paused goes behind those that were waiting when its last attempt began."""
 
 
 class Jobs:
@@ -47,7 +53,7 @@ class Jobs:
     A running job is leased. Its owner renews the lease; a runner that finds the lease ended, or not renewed for as
     long, claims the job with the next attempt number. Every write of an owner names its attempt, so the owner of an
     earlier one changes nothing; and an attempt writes elsewhere in the database only where `confirm` passes in the same
-    transaction.
+    transaction. A queued job with such an end pauses until then, and lets others go first.
     """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,11 +68,20 @@ class Jobs:
         device_id: str | None = None,
         key: Key | None = None,
         message: str = "",
+        most: int | None = None,
     ) -> Job:
         """Queue a job; with a key, the job that was queued with it before, if there is one.
 
+        Of the finished jobs, all but the last `FINISHED_KEPT` are deleted.
+
+        Parameters
+        ----------
+        most : int, optional
+            Most unfinished jobs of the device, with this one; without a device, of those that any server can run.
+
         Raises
         ------
+        QueueFull
         KeyReused
             The key was used for another request.
         StoreError
@@ -84,7 +99,12 @@ class Jobs:
         }
         try:
             with self._begin() as connection:
+                if connection.dialect.name == "postgresql":  # SQLite lets one transaction write at a time
+                    connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
                 connection.execute(insert(JOBS).values(**values))
+                if most is not None:
+                    _check_room(connection, device_id, most)
+                _forget(connection)
                 # In the same transaction: a runner may claim the job as soon as this ends; the answer says queued.
                 job = _job(connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one())
         except StoreError as error:
@@ -143,6 +163,7 @@ class Jobs:
         UnknownJob
             No job has that id.
         """
+        _check_id(before or "")
         query = select(JOBS).order_by(JOBS.c.number.desc()).limit(limit)
         if kind is not None:
             query = query.where(JOBS.c.kind == kind)
@@ -157,17 +178,10 @@ class Jobs:
             rows = connection.execute(query).all()
         return tuple(_job(row) for row in rows)
 
-    def count_unfinished(self, device_id: str | None = None) -> int:
-        """Number of queued or running jobs of a device; without a device, of those that any server can run."""
-        with self._begin() as connection:
-            matches = (JOBS.c.state.in_(_UNFINISHED), JOBS.c.device_id.is_not_distinct_from(device_id))
-            query = select(func.count()).select_from(JOBS).where(*matches)
-            return int(connection.execute(query).scalar_one())
-
     def claim(
         self, owner: str, lease_s: float, *, kinds: Iterable[JobKind] = JobKind, device_id: str | None = None
     ) -> Job | None:
-        """Take the oldest job that is queued or whose lease has ended; None where there is none.
+        """Take the job that has waited longest, of those whose lease or pause has ended; None where there is none.
 
         Parameters
         ----------
@@ -181,7 +195,8 @@ class Jobs:
             The owner's device; jobs of another device are left to other runners.
         """
         is_ours = or_(JOBS.c.device_id.is_(None), JOBS.c.device_id == device_id)
-        query = select(JOBS).where(JOBS.c.kind.in_(list(kinds)), is_ours).order_by(JOBS.c.number).limit(1)
+        is_fit = (JOBS.c.kind.in_(list(kinds)), is_ours)
+        query = select(JOBS).where(*is_fit).order_by(_WAITS_SINCE, JOBS.c.number).limit(1)
         while True:
             with self._begin() as connection:
                 is_free = or_(_IS_FREE, *self._leases.stale(connection, lease_s))
@@ -244,9 +259,13 @@ class Jobs:
                 values = _interrupted(row, reason)
                 connection.execute(update(JOBS).where(*_is_held(job)).values(**values, **_REVISED))
 
-    def release(self, job: Job, why: str = "the service was stopped") -> None:
-        """Queue a running job again that was stopped from outside; this does not count against the job."""
-        self._change(job, state=JobState.QUEUED, progress=0.0, message=why, **_FREED)
+    def release(self, job: Job, why: str = STOPPED, *, pause_s: float | None = None) -> None:
+        """Queue a running job again that was stopped from outside; this does not count against the job.
+
+        With a pause it starts no sooner, and others go first; without one it keeps its place.
+        """
+        ends_s = None if pause_s is None else now_s() + pause_s
+        self._change(job, state=JobState.QUEUED, progress=0.0, message=why, owner=None, lease_ends_s=ends_s)
 
     def cancel(self, job_id: str) -> Job:
         """Cancel an unfinished job and return it. Its runner learns of it at the next renewal.
@@ -282,6 +301,22 @@ _NAMES: Final = tuple(field.name for field in fields(Job))
 def _check_id(job_id: str) -> None:
     if "\0" in job_id:  # no text of PostgreSQL may contain it
         raise UnknownJob(job_id)
+
+
+def _check_room(connection: Connection, device_id: str | None, most: int) -> None:
+    """Refuse a job that was just added where there are more than may be unfinished."""
+    matches = (JOBS.c.state.in_(_UNFINISHED), JOBS.c.device_id.is_not_distinct_from(device_id))
+    n_unfinished = connection.execute(select(func.count()).select_from(JOBS).where(*matches)).scalar_one()
+    if n_unfinished > most:
+        device = f" for {device_id}" if device_id else ""
+        raise QueueFull(f"{n_unfinished - 1} background jobs{device} are not finished yet")
+
+
+def _forget(connection: Connection) -> None:
+    """Delete all finished jobs but the last to finish: the oldest job may have waited long, and just have finished."""
+    finished = select(JOBS.c.number).where(JOBS.c.state.in_(_FINISHED))
+    older = finished.order_by(JOBS.c.finished_at.desc(), JOBS.c.number.desc()).offset(FINISHED_KEPT)
+    connection.execute(delete(JOBS).where(JOBS.c.number.in_(older)))
 
 
 def _is_held(job: Job) -> Sequence[Any]:

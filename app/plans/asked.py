@@ -8,22 +8,23 @@ from pathlib import Path
 from conv_advisor.app.plans.known import TORCHVISION, exported, known_network
 from conv_advisor.app.plans.onnx_network import network_of
 from conv_advisor.app.plans.reading import MAX_MODEL_BYTES, read_outline
-from conv_advisor.data.errors import InvalidInput, NotInstalled, UnknownNetwork
+from conv_advisor.data.errors import InvalidInput, UnknownNetwork
 from conv_advisor.data.networks import is_network, names
 from conv_advisor.data.problem import DType
 from conv_advisor.models.planning.network import Network
 
 
-def network_from(model: str, *, batch: int, dtype: DType, dims: Mapping[str, int]) -> Network:
+def network_from(model: str, *, batch: int, dtype: DType | None, dims: Mapping[str, int]) -> Network:
     """A network by its name, or of an ONNX file.
 
     Parameters
     ----------
     model : str
-        ``resnet50`` and others whose layers ship; ``torchvision:<name>``, which is exported if torchvision is
-        installed; or the path of a file.
+        ``resnet50`` and others whose layers ship; ``torchvision:<name>``, which PyTorch and torchvision export; or
+        the path of a file.
     batch : int
-    dtype : DType
+    dtype : DType or None
+        None: a model's own; float32 for a network whose layers ship.
     dims : mapping of str to int
         Sizes of symbolic dimensions of a file, by name.
 
@@ -32,16 +33,12 @@ def network_from(model: str, *, batch: int, dtype: DType, dims: Mapping[str, int
     InvalidInput, UnknownNetwork, NotInstalled
     """
     name = model.removeprefix(TORCHVISION)
-    if dims and (name != model or is_network(name)):
+    if dims and (name != model or is_network(model)):
         raise InvalidInput("dims", ",".join(f"{name}={size}" for name, size in dims.items()), "only with an ONNX file")
     if name != model:
-        try:
-            return network_of(read_outline(exported(name), batch=batch), model, dtype)
-        except NotInstalled:
-            if not is_network(name):
-                raise
+        return network_of(read_outline(exported(name), batch=batch), model, dtype)
     if is_network(name):
-        return known_network(name, batch=batch, dtype=dtype)
+        return known_network(name, batch=batch, dtype=dtype or DType.FLOAT32)
     return network_of(read_outline(_file(model), batch=batch, dims=dims), Path(model).name, dtype)
 
 

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Final
 
 from conv_advisor.data import networks
-from conv_advisor.data.errors import InvalidInput, NotInstalled
+from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType
 from conv_advisor.models.planning.network import Network, Operator
 
@@ -53,11 +53,15 @@ def exported(name: str) -> bytes:
 
     Raises
     ------
-    NotInstalled, InvalidInput
+    InvalidInput
+        It has no such model, or cannot be asked for one here.
     """
-    for package in ("torch", "torchvision"):
-        if find_spec(package) is None:
-            raise NotInstalled("torch", package)
+    missing = [package for package in ("torch", "torchvision") if find_spec(package) is None]
+    if missing:
+        # A network of the same name that ships may be another version of it: it is offered, and not planned instead.
+        ships = f"; {name}, a network that ships, is planned without" if networks.is_network(name) else ""
+        how = f"{TORCHVISION}<name> where PyTorch and torchvision are installed: pip install {' '.join(missing)}"
+        raise InvalidInput("model", TORCHVISION + name, how + ships)
     import torch
     import torchvision
 

@@ -13,7 +13,7 @@ from conv_advisor.app.plans.onnx_reader import CONVOLUTIONS
 from conv_advisor.app.plans.outline import Dims, Node, Outline
 from conv_advisor.app.wire.spellings import AutoPad, automatic_pads
 from conv_advisor.data.counting import counted
-from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.errors import InvalidInput, InvalidProblem
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.models.planning.network import Network, Operator
 
@@ -35,7 +35,11 @@ _OTHERS: Final = {
 }
 
 
-def network_of(outline: Outline, name: str, dtype: DType) -> Network:
+_DTYPES: Final = {"FLOAT": DType.FLOAT32, "FLOAT16": DType.FLOAT16, "BFLOAT16": DType.BFLOAT16}
+"""Precisions by ONNX's names."""
+
+
+def network_of(outline: Outline, name: str, dtype: DType | None) -> Network:
     """The network of a model.
 
     Parameters
@@ -43,19 +47,46 @@ def network_of(outline: Outline, name: str, dtype: DType) -> Network:
     outline : Outline
     name : str
         Name of the network.
-    dtype : DType
-        Precision of the network, whatever the model is stored in.
+    dtype : DType or None
+        Precision of the network, whatever the model is stored in; None: that of most of the model's convolutions.
+
+    Raises
+    ------
+    InvalidInput
+        No precision is given, and the model's own is none of ours.
     """
-    operators = _fused(outline, dtype)
+    chosen = dtype or _own_dtype(outline)
+    operators = _fused(outline, chosen)
     n_bytes = {
-        tensor: prod(dims) * dtype.itemsize_bytes
+        tensor: prod(dims) * chosen.itemsize_bytes
         for operator in operators
         for tensor in (*operator.reads, *operator.writes)
         if (dims := _known(outline.shapes.get(tensor))) and _has_layout(dims)
     }
     inner = [Operator(node.name, node.kind, (), (), left_out=_INNER) for node in outline.inner]
-    remarks = tuple(_remarks(outline, operators))
+    remarks = (*_remarks(outline, operators), *(() if dtype else _in_others(outline, chosen)))
     return Network(name, (*operators, *inner), n_bytes, frozenset(outline.outputs), remarks)
+
+
+def _own_dtype(outline: Outline) -> DType:
+    """The precision of most convolutions of a model; float32 where none is known.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    precision = max(outline.precisions, key=outline.precisions.__getitem__, default="FLOAT")
+    if precision not in _DTYPES:
+        allowed = f"{', '.join(DType)}; the model is in none of them, so name the one to plan it in"
+        raise InvalidInput("dtype", precision, allowed)
+    return _DTYPES[precision]
+
+
+def _in_others(outline: Outline, dtype: DType) -> Iterator[str]:
+    """A remark for each precision that a model has beside the one that it is planned in."""
+    for precision, count in outline.precisions.items():
+        if _DTYPES.get(precision) is not dtype:
+            yield f"{counted(count, 'convolution')} in {precision} planned in {dtype}, as most of the model is"
 
 
 def _fused(outline: Outline, dtype: DType) -> list[Operator]:
@@ -123,8 +154,11 @@ def _problem(node: Node, outline: Outline, dtype: DType) -> ConvProblem:
         _integers(node, "strides", 2, 1),
         _integers(node, "dilations", 2, 1),
     )
-    if groups < 1 or depth * groups != c:
-        raise InvalidProblem("group", groups, f"{c} channels by {depth} of the weight")
+    if groups < 1:
+        raise InvalidProblem("group", groups, "an integer from 1")
+    if depth * groups != c:
+        by_group = f" in each of {groups} groups" if groups > 1 else ""
+        raise _NotOurs(f"its input has {counted(c, 'channel')}, and its weight is for {depth}{by_group}")
     if "kernel_shape" in node.numbers and _integers(node, "kernel_shape", 2, 1) != (r, s):
         raise InvalidProblem("kernel_shape", node.numbers["kernel_shape"], f"{r}x{s}, as the weight has it")
     sizes = {

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Final
@@ -82,9 +83,10 @@ def outline_of(body: bytes, request: Request) -> Outline:
     _check(model)
     weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     scalars = dict(_scalars(model.graph))
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     written_batch = _fix_inputs(model.graph, weights, request)
     _lighten(model.graph)
-    shapes = _inferred(model)
+    shapes, inferred_types = _inferred(model)
     return Outline(
         nodes=tuple(_node(node, index) for index, node in enumerate(model.graph.node)),
         shapes=shapes,
@@ -93,7 +95,17 @@ def outline_of(body: bytes, request: Request) -> Outline:
         outputs=tuple(dict.fromkeys(_leaving(model.graph))),
         inner=tuple(_node(node, 0) for node in _inner(model.graph) if node.op_type in CONVOLUTIONS),
         written_batch=written_batch if written_batch != request.batch else None,
+        precisions=dict(_precisions(model.graph, inferred_types | types)),
     )
+
+
+def _precisions(graph: Any, types: Mapping[str, int]) -> Counter[str]:
+    """How many convolutions have operands in each precision; those whose precision is unknown do not count."""
+    from onnx import TensorProto
+
+    operands = (node.input for node in graph.node if node.op_type == "Conv")  # both have one type
+    known = (next(filter(None, map(types.get, reversed(names[:2]))), 0) for names in operands)
+    return Counter(TensorProto.DataType.Name(kind) for kind in known if kind in TensorProto.DataType.values())
 
 
 def _parsed(body: bytes) -> Any:
@@ -215,6 +227,7 @@ def _fix_inputs(graph: Any, weights: dict[str, Dims], request: Request) -> int |
     """
     sizes, written_batch = dict(request.dims), None
     used: set[str] = set()
+    unknown: dict[str, str] = {}
     # A model that was exported without its parameters has them as inputs, whose first dimension is no batch.
     parameters = {name for node in graph.node if node.op_type == "Conv" for name in node.input[1:]}
     inputs = [graph_input for graph_input in graph.input if graph_input.name not in weights]
@@ -233,14 +246,18 @@ def _fix_inputs(graph: Any, weights: dict[str, Dims], request: Request) -> int |
                 continue
             used.add(dim.dim_param)
             size = request.batch if is_batch else sizes.get(dim.dim_param)
-            if size is None:
+            where = f"dimension {place} of input {graph_input.name!r}"
+            if size is None and not dim.dim_param:
                 unnamed = f"of size {dim.dim_value}" if dim.HasField("dim_value") else "without a name"
-                named = repr(dim.dim_param) if dim.dim_param else unnamed
-                allowed = f"a size for it, such as {dim.dim_param or 'height'}=224"
-                if not dim.dim_param:
-                    allowed = "a model whose dimensions have a size or a name"
-                raise Refused(f"dimension {place} of input {graph_input.name!r}, {named}", allowed, "dims")
-            dim.dim_value = size
+                raise Refused(f"{where}, {unnamed}", "a model whose dimensions have a size or a name", "dims")
+            if size is None:
+                unknown.setdefault(dim.dim_param, where)
+            else:
+                dim.dim_value = size
+    if unknown:
+        named = ", ".join(f"{where}, {name!r}" for name, where in unknown.items())
+        them = "it" if len(unknown) == 1 else "each"
+        raise Refused(named, f"a size for {them}, such as {','.join(f'{name}=224' for name in unknown)}", "dims")
     for name in request.dims.keys() - used:
         symbols = ", ".join(sorted(filter(None, used))) or "no symbolic dimension"
         raise Refused(name, f"a symbolic dimension of the model's inputs: {symbols}", "dims")
@@ -287,13 +304,14 @@ def _is_kept(tensor: Any) -> bool:
     return not tensor.external_data and prod(tensor.dims) <= _KEPT_VALUES
 
 
-def _inferred(model: Any) -> dict[str, Dims]:
-    """The shapes of all tensors; values that shapes depend on are propagated only if those of convolutions need it."""
+def _inferred(model: Any) -> tuple[dict[str, Dims], dict[str, int]]:
+    """The shapes and types of all tensors; values that shapes depend on are followed only if convolutions need it."""
     from onnx import shape_inference
 
     body = model.SerializeToString()
     convolved = {node.input[0] for node in model.graph.node if node.op_type in CONVOLUTIONS and node.input}
     shapes: dict[str, Dims] = {}
+    types: dict[str, int] = {}
     for follows_values in (False, True):
         try:
             inferred = shape_inference.infer_shapes(body, data_prop=follows_values)
@@ -301,14 +319,12 @@ def _inferred(model: Any) -> dict[str, Dims]:
             if shapes:
                 break
             raise Refused(_first_line(error), "a model whose shapes can be inferred") from None
-        shapes = {
-            value.name: _dims(value)
-            for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)
-            if value.type.tensor_type.HasField("shape")
-        }
+        values = (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)
+        shapes = {value.name: _dims(value) for value in values if value.type.tensor_type.HasField("shape")}
+        types = {value.name: value.type.tensor_type.elem_type for value in values}
         if all(None not in shapes.get(name, (None,)) for name in convolved):
             break
-    return shapes
+    return shapes, types
 
 
 def _first_line(error: Exception) -> str:

@@ -52,6 +52,8 @@ class Outline(msgspec.Struct, frozen=True):
         Convolutions and similar operators within branches and loops.
     written_batch : int or None
         The batch that the model was written for, where the request has another.
+    precisions : dict of str to int
+        How many convolutions have operands in each precision, by ONNX's names, such as ``FLOAT16``.
     """
 
     nodes: tuple[Node, ...]
@@ -61,6 +63,7 @@ class Outline(msgspec.Struct, frozen=True):
     outputs: tuple[str, ...] = ()
     inner: tuple[Node, ...] = ()
     written_batch: int | None = None
+    precisions: dict[str, int] = {}
 
 
 class Fault(msgspec.Struct, frozen=True):

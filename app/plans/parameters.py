@@ -23,9 +23,10 @@ class PlanParameters(LimitParameters):
     batches: Annotated[
         str, Field(max_length=LONGEST_NAME, description="Batch sizes, separated by commas.", examples=["1,8,32"])
     ] = "1"
-    dtype: Annotated[DType, Field(description="Precision to plan for, whatever the model is stored in.")] = (
-        DType.FLOAT32
-    )
+    dtype: Annotated[
+        DType | None,
+        Field(description="Precision to plan for, whatever the model is stored in; default: that of its convolutions."),
+    ] = None
     dims: Annotated[
         str,
         Field(
@@ -55,6 +56,7 @@ class NetworkParameters(PlanParameters):
     name: Annotated[
         str, Field(max_length=LONGEST_NAME, description="A name that /v1/networks lists.", examples=["resnet50"])
     ]
+    dtype: Annotated[DType, Field(description="Precision to plan for.")] = DType.FLOAT32
 
 
 def batches_of(text: str) -> list[int]:

@@ -45,7 +45,10 @@ class JobsQuery(BaseModel):
 
 @router.get("/v1/jobs", responses=documented(400, 404, 503, answer=JobsAnswer))
 async def list_jobs(request: Request, asked: Annotated[JobsQuery, Query()]) -> JSONResponse:
-    """Jobs, newest first, a page at a time; `next` is the address of the page that follows."""
+    """Jobs, newest first, a page at a time; `next` is the address of the page that follows.
+
+    All that wait or run are listed, and the 1,000 that ended last; older ones are deleted.
+    """
     only = asked.model_dump(exclude={"limit"})
     # One more than the page has: whether there is another page.
     jobs = await asyncio.to_thread(partial(service_of(request).jobs.list, asked.limit + 1, **only))

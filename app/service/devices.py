@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.workers.visible import visible_gpus
 from conv_advisor.data.counting import counted
-from conv_advisor.data.errors import UnknownDevice
+from conv_advisor.data.errors import InvalidInput, UnknownDevice
 from conv_advisor.data.gpus import device_id_of, gpus, listed, named
 from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.tree.loan import lent_to
@@ -82,14 +82,24 @@ class KnownDevices:
         own = self._own()
         return devices if own is None else devices | {own.id: own}
 
-    def asked_id(self, name: str | None = None) -> str:
+    def asked_id(self, name: object = None) -> str:
         """The id of the device that a request names; the default device's id if it names none.
+
+        Parameters
+        ----------
+        name : str or torch.device, optional
 
         Raises
         ------
         UnknownDevice
+        InvalidInput
+            It is neither.
         """
-        return self.id_of(name or self._default_name())
+        if name is None or name == "":
+            return self.id_of(self._default_name())
+        if not isinstance(name, str) and type(name).__module__ != "torch":
+            raise InvalidInput("device", name, "a name such as h100 or cuda:0, or a torch.device")
+        return self.id_of(str(name))
 
     def id_of(self, name: str) -> str:
         """The id of a device by any of its names; ``cuda`` and ``cuda:0`` are the first GPU that CUDA opens here.
@@ -199,4 +209,16 @@ class KnownDevices:
             return device_id_of(names[index], known_ids)
         if own is not None and own.kind == "cuda" and index == 0:
             return own.id
-        raise UnknownDevice(f"{name} (CUDA finds {counted(len(names), 'GPU', 'GPUs')} here)", listed(known_ids))
+        raise _NotHere(name, listed(known_ids), len(names))
+
+
+class _NotHere(UnknownDevice):
+    """CUDA finds fewer GPUs here than the name asks for."""
+
+    def __init__(self, name: str, known: list[str], n_gpus: int) -> None:
+        super().__init__(name, known)
+        self.args = (name, known, n_gpus)
+
+    def __str__(self) -> str:
+        found = f"; CUDA finds {counted(self.args[2], 'GPU')} here"
+        return super().__str__().replace(repr(self.name), repr(self.name) + found, 1)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from sqlalchemy import select
 
-from conv_advisor.app.sweep.attempt import Result, Runs
+from conv_advisor.app.sweep.attempt import Runs
 from conv_advisor.app.sweep.chosen import Measuring, OnProgress
 from conv_advisor.app.sweep.sweep import default_run_id
 from conv_advisor.data.counting import counted
+from conv_advisor.data.database.tables import MEASUREMENTS
 from conv_advisor.data.errors import ModelRejected, NotEnoughData, WorkerError
 from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.networks import held_out_layers
@@ -55,7 +57,7 @@ class Refreshed:
     before : Device
         The device as it was when its tree was trained.
     outcomes : dict of str to int
-        Outcomes of the attempts.
+        Outcomes of all its attempts, also of those before it was resumed.
     ended : str
         Why it ended early; empty if it measured everything it chose.
     found : Findings or None
@@ -117,7 +119,8 @@ def refresh(
     Parameters
     ----------
     store : Store
-        Receives every attempt at once; a refresh of the same driver, libraries and kernels is continued.
+        Receives every attempt at once, and says what it found: a refresh of the same driver, libraries and kernels is
+        continued, and chooses again what it chose before.
     engine : Runs
         Owns the device.
     device : Device
@@ -154,25 +157,22 @@ def refresh(
         on_progress(0.0, "reading what is known")
     known = known_before(records, device.id, until_us)
     state = Refresh(known, share=share, seed=seed, never=held_out_layers(), asked=asked)
-    _take_again(state, store, device.id, since_us)
-    measuring = Measuring(
-        *(store, engine, device, options, run_id, limit_s),
-        on_progress=on_progress,
-        guard=guard,
-        on_result=lambda result: _take(state, result),
-    )
+    measuring = Measuring(store, engine, device, options, run_id, limit_s, on_progress=on_progress, guard=guard)
     try:
         for cells in state.rounds():
             if not measuring.run(_by_problem(cells)):
                 ended = "its time was over"
                 break
+            _take(state, store, run_id, cells)
     except KeyboardInterrupt:
         ended = "it was interrupted"
     except WorkerError as error:
         ended = f"its worker was lost: {error}"
-    refreshed = Refreshed(device, tree.device, measuring.outcomes, ended, None)
+    _take(state, store, run_id)  # of a round that was cut short, too
+    outcomes = store.outcomes(run_id)
+    refreshed = Refreshed(device, tree.device, outcomes, ended, None)
     if state.n_timed < LEAST_MEASURED:
-        return replace(refreshed, missing=_missing(state, measuring.outcomes))
+        return replace(refreshed, missing=_missing(state, outcomes))
     findings = state.findings()
     return replace(refreshed, found=findings, model=_repaired(tree, device, state, findings, known, until_us))
 
@@ -235,20 +235,18 @@ def _times(attempts: Iterator[Attempt]) -> dict[str, tuple[float, float]]:
     return {name: (summary.time_ms, summary.noise or 0.0) for name, summary in summaries.items() if summary.time_ms}
 
 
-def _take_again(state: Refresh, store: Store, device_id: str, since_us: int) -> None:
-    """Restore the measurements of a refresh that is being continued."""
-    for key, attempts in store.attempts(store.measured_keys(device_id), device_id).items():
-        for attempt in attempts:
-            if attempt.measured_at_us >= since_us and attempt.outcome == Outcome.MEASURED and attempt.time_ms:
-                state.take(problem_of(key), attempt.variant, attempt.time_ms, attempt.noise or 0.0)
-
-
-def _take(state: Refresh, result: Result) -> None:
-    for measurement in result.measurements:
-        if measurement.outcome is Outcome.MEASURED and measurement.time_ms:
-            state.take(measurement.problem, measurement.variant, measurement.time_ms, measurement.noise or 0.0)
-        elif measurement.outcome in _LOST:
-            state.take(measurement.problem, measurement.variant, None)
+def _take(state: Refresh, store: Store, run_id: str, cells: Collection[tuple[ConvProblem, str]] | None = None) -> None:
+    """Take what the store has of a refresh, on these cells or on all: one that is resumed goes the same way again."""
+    asked = None if cells is None else {(problem.key, name) for problem, name in cells}
+    columns = ("problem_key", "variant", "outcome", "time_ms", "noise")
+    query = select(*(MEASUREMENTS.c[name] for name in columns)).where(MEASUREMENTS.c.run_id == run_id)
+    for key, variant, outcome, time_ms, noise in store.fetch(query.order_by(MEASUREMENTS.c.id)):
+        if asked is not None and (key, variant) not in asked:
+            continue
+        if outcome == Outcome.MEASURED and time_ms:
+            state.take(problem_of(key), variant, time_ms, noise or 0.0)
+        elif outcome in _LOST:
+            state.take(problem_of(key), variant, None)
 
 
 def _by_problem(cells: list[tuple[ConvProblem, str]]) -> Iterator[tuple[ConvProblem, tuple[str, ...]]]:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -30,6 +31,10 @@ LONGEST_PAUSE_S: Final = 10.0
 """Longest pause between two parts of a body: where a network loses packets, a second or two is usual."""
 LEAST_BYTES_PER_S: Final = 4096
 """Least rate of a body, with `LONGEST_PAUSE_S` of grace in all: a client that sends single bytes loses its place."""
+_LONGEST_FIELD: Final = 100
+"""Characters of a field's name that are compared with those that there are."""
+_MOST_EXPLAINED: Final = 20
+"""Faults of one payload that are explained: answers list no more."""
 _OF_SMALL_PAGES: Final = 2 * 2**20
 """Bytes at the start of a body that lie on small pages; huge pages follow."""
 
@@ -212,7 +217,7 @@ def parse_json(model: type[Model], text: bytes) -> Model:
     ------
     RequestValidationError, InvalidInput
     """
-    parsed = _reported(lambda: model.model_validate_json(text, strict=True))
+    parsed = _reported(model, lambda: model.model_validate_json(text, strict=True))
     check_distinct(text)
     return parsed
 
@@ -224,7 +229,7 @@ def parse_strings(model: type[Model], values: Mapping[str, str]) -> Model:
     ------
     RequestValidationError
     """
-    return _reported(lambda: model.model_validate_strings(values))
+    return _reported(model, lambda: model.model_validate_strings(values))
 
 
 def parse_values(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
@@ -235,15 +240,31 @@ def parse_values(model: type[Model], values: Mapping[str, Any], where: str) -> M
     RequestValidationError
         ``where`` begins the location of each fault.
     """
-    return _reported(lambda: model.model_validate(values), where)
+    return _reported(model, lambda: model.model_validate(values), where)
 
 
-def _reported(validate: Callable[[], Model], where: str = "body") -> Model:
+def _reported(model: type[Model], validate: Callable[[], Model], where: str = "body") -> Model:
     try:
         return validate()
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
+        for fault in faults[:_MOST_EXPLAINED]:
+            fault["msg"] = _said(model, fault)
         raise RequestValidationError([fault | {"loc": (where, *fault["loc"])} for fault in faults]) from None
+
+
+def _said(model: type[BaseModel], fault: ErrorDetails) -> str:
+    """What is wrong, and what the model's own field would be; Pydantic names only the type."""
+    from difflib import get_close_matches  # needed only after a mistake
+
+    fields, name = model.model_fields, str(fault["loc"][-1]) if fault["loc"] else ""
+    if len(fault["loc"]) == 1 and fault["type"] == "extra_forbidden":
+        near = get_close_matches(name[:_LONGEST_FIELD], fields, n=1)
+        return f"no such field; did you mean {near[0]}?" if near else f"no such field; allowed: {', '.join(fields)}"
+    is_ours = fault["type"] == "value_error"
+    if len(fault["loc"]) == 1 and name in fields and fields[name].description and not is_ours:
+        return f"{fault['msg']}: {fields[name].description}"
+    return fault["msg"]
 
 
 def media_type(headers: Headers) -> str:

@@ -95,7 +95,8 @@ def _header(name: str, data: Bytes) -> tuple[np.dtype[Any], tuple[int, ...], int
         allowed = f"NumPy's format .npy, version 1, 2 or 3, in at most {MAX_HEADER_BYTES} bytes ({error})"
         raise InvalidTensor(f"{name}, its header", data[:40].tobytes(), allowed) from None
     if dtype.str not in _DTYPES or dtype.fields or dtype.subdtype:
-        raise InvalidTensor(f"{name}.dtype", str(dtype), ", ".join(_DTYPES))
+        allowed = "float32, float16, or bfloat16 as two opaque bytes (V2); little-endian"
+        raise InvalidTensor(f"{name}.dtype", str(dtype), allowed)
     if is_fortran:
         raise InvalidTensor(f"{name}.fortran_order", True, "False: rows one after the other")
     if not all(type(size) is int for size in shape):

@@ -21,6 +21,9 @@ _NAME: Final = re.compile(r"\s*(?:\(\w+\):\s*)?((?:\w+\.)*((?:Lazy)?Conv\w*))\s*
 _MOST_CHARACTERS: Final = 1000
 _SIZE: Final = r"\s*[x×, ]\s*([0-9]{1,10})"
 _SHAPE: Final = re.compile(rf"\(?\s*([0-9]{{1,10}}){_SIZE}{_SIZE}(?:{_SIZE})?\s*\)?")
+_BEHIND: Final = re.compile(r"\)[\s,]*([0-9][0-9x×, ]*)$")
+"""The shape of the input, where the layer has it behind it."""
+_WORDS: Final = ("padding", "padding_mode")
 _NOT_OURS: Final = {"Transpose": "a transposed convolution", "3d": "a convolution in three dimensions"}
 
 
@@ -37,7 +40,8 @@ def called(text: str, shape: str | None, beside: Mapping[str, Any]) -> dict[str,
     text : str
         ``Conv2d(...)`` or ``Conv1d(...)`` with PyTorch's parameters; a bias is the default, as there.
     shape : str or None
-        Shape of the input: n x c x h x w in either layout, such as ``1x64x56x56``; n x c x length for a Conv1d.
+        Shape of the input: n x c x h x w in either layout, such as ``1x64x56x56``; n x c x length for a Conv1d. None
+        where the text ends with it.
     beside : mapping of str to value
         Other parameters of the layer, by our names.
 
@@ -51,7 +55,13 @@ def called(text: str, shape: str | None, beside: Mapping[str, Any]) -> dict[str,
     InvalidInput, InvalidProblem
         The text is no such layer, or another kind of convolution; the shape is invalid, or not of this layer.
     """
+    if shape is None and (behind := _BEHIND.search(text)):
+        text, shape = text[: behind.start() + 1], behind[1]
     parameters, is_row = _parameters(text)
+    if shape is None:
+        kind, example = ("Conv1d", "x56") if is_row else ("Conv2d", "x56x56")
+        example = f"{kind}(...) 1x{parameters['in_channels']}{example}"
+        raise InvalidInput("layer", text[:200], f"with the shape of its input behind, {example}; or as input")
     for name, value in beside.items():
         if name not in _BESIDE:
             raise InvalidProblem(name, value, "not together with Conv2d(...), which sets it")
@@ -78,12 +88,19 @@ def _parameters(text: str) -> tuple[dict[str, Any], bool]:
         if not isinstance(call, ast.Call):
             raise InvalidInput("layer", text, allowed)
         parameters = dict(zip(_PARAMETERS, map(ast.literal_eval, call.args), strict=False))
-        parameters |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        parameters |= {str(keyword.arg): _read(keyword) for keyword in call.keywords}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InvalidInput("layer", text, allowed) from None
     for name in parameters.keys() - {*_PARAMETERS, "device", "dtype"} or _PARAMETERS[:3] - parameters.keys():
         raise InvalidInput("layer", text, f"{allowed}; {name} is {'unknown' if name in parameters else 'missing'}")
     return parameters, kind == "Conv1d"
+
+
+def _read(keyword: ast.keyword) -> Any:
+    """The value of a parameter; those that are words are printed without quotes."""
+    if keyword.arg in _WORDS and isinstance(keyword.value, ast.Name):
+        return keyword.value.id
+    return ast.literal_eval(keyword.value)
 
 
 def _check_kind(text: str, kind: str) -> None:
@@ -95,16 +112,16 @@ def _check_kind(text: str, kind: str) -> None:
     )
 
 
-def _sizes(shape: str | None, in_channels: object, *, is_row: bool) -> dict[str, int]:
+def _sizes(shape: str, in_channels: object, *, is_row: bool) -> dict[str, int]:
     """Batch and size of the input, whose channels are checked."""
     allowed = (
         "batch x channels x length, such as 1x64x56"
         if is_row
         else ("batch x channels x height x width, such as 1x64x56x56")
     )
-    match = _SHAPE.fullmatch((shape or "").strip())
+    match = _SHAPE.fullmatch(shape.strip())
     if match is None or (match[4] is None) != is_row:
-        raise InvalidInput("input", shape or "", allowed)
+        raise InvalidInput("input", shape, allowed)
     n, c, *sides = (int(digits) for digits in match.groups() if digits is not None)
     if c != in_channels:
         raise InvalidInput("input", shape, f"{in_channels} channels, as the layer has it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
@@ -13,6 +13,7 @@ from conv_advisor.app.wire.spellings import AutoPad
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.kernels.variant import Maker
+from conv_advisor.models.advice.unsure import Measure
 
 MAX_LAYERS: Final = 10_000
 """Layers that one request may ask advice for."""
@@ -153,11 +154,14 @@ class LayerParameters(BaseModel):
     input: Annotated[
         Name,
         Field(
-            description="Shape of x, n x c x h x w, for a layer given as PyTorch prints it: Conv2d(64, 128, ...).",
+            description="Shape of x, n x c x h x w, for a layer given as PyTorch prints it, Conv2d(64, 128, ...); it "
+            "may also stand behind the layer.",
             examples=["1x64x56x56"],
         ),
     ] = None
-    padding: Annotated[Numbers, Field(description="PyTorch's spelling of pad: one number, two, same or valid.")] = None
+    padding: Annotated[
+        Numbers, Field(description="PyTorch's spelling of pad: one number, two, four, same or valid.")
+    ] = None
     pads: Annotated[Numbers, Field(description="ONNX's spelling of pad: top, left, bottom, right.")] = None
     auto_pad: Annotated[
         Name, _named(AutoPad), Field(description="ONNX's automatic padding; TensorFlow's same is SAME_UPPER.")
@@ -279,7 +283,7 @@ class ConvolutionParameters(LayerParameters):
         Whole,
     ] = None
     measure: Annotated[
-        Literal["if unsure"] | None,
+        Measure | None,
         Field(description="With advised: measure the first three of the ranking if the confidence is below 90 %."),
     ] = None
     seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Seed of random operands."), Whole] = 0

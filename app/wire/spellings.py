@@ -56,6 +56,9 @@ _SIDES: Final = {
 }
 _PAIRS: Final = ("stride", "pad", "dilation")
 _ENDS: Final = {"pad_h": "pad_h_end", "pad_w": "pad_w_end"}
+_FOUR: Final = (*_ENDS, *_ENDS.values())
+"""Top, left, bottom, right."""
+_PADDING: Final = "a number from 0, two as 1x2 or 1,2, four as top,left,bottom,right, same or valid"
 _NUMBERS: Final = re.compile(r"[\[(]?\s*([0-9]{1,10}(?:\s*[x×,]\s*[0-9]{1,10}){0,3})\s*,?\s*[\])]?")
 
 OTHER_NAMES: Final = frozenset((*_NAMES, "padding", "pads", "auto_pad", "length"))
@@ -121,7 +124,7 @@ def automatic_pads(auto_pad: Any, sizes: Mapping[str, Any]) -> dict[str, int] | 
         raise InvalidProblem("auto_pad", auto_pad, ", ".join(AutoPad)) from None
     if mode is AutoPad.NOTSET:
         return None
-    pads = dict.fromkeys((*_ENDS, *_ENDS.values()), 0)
+    pads = dict.fromkeys(_FOUR, 0)
     if mode is AutoPad.VALID:
         return pads
     for side, size, taps in (("h", "h", "r"), ("w", "w", "s")):
@@ -158,10 +161,13 @@ def _read(name: str, value: Any, is_row: bool) -> dict[str, Any]:
 
 def _both(name: str, pair: str, value: Any, is_row: bool) -> dict[str, Any]:
     """Both fields of a pair; for a 1-D layer, one number sets the length's, and the height keeps its neutral value."""
-    numbers = _numbers(name, value)
     neutral = 0 if pair in ("pad", "padding") else 1
+    allowed = _PADDING if name == "padding" else f"a number from {neutral}, or two as 3x3 or 3,3"
+    numbers = _numbers(name, value, allowed)
+    if name == "padding" and len(numbers) == len(_FOUR):
+        return dict(zip(_FOUR, numbers, strict=True))
     if len(numbers) > 2:
-        raise InvalidProblem(name, value, "a number, or two of height and width")
+        raise InvalidProblem(name, value, allowed)
     if is_row:
         numbers = numbers if len(numbers) == 2 else [neutral, numbers[0]]
     return dict(zip(_SIDES[pair], numbers if len(numbers) == 2 else numbers * 2, strict=True))
@@ -169,21 +175,20 @@ def _both(name: str, pair: str, value: Any, is_row: bool) -> dict[str, Any]:
 
 def _four(name: str, value: Any, is_row: bool) -> dict[str, Any]:
     """ONNX's pads: the begins of all axes, then their ends."""
-    numbers = _numbers(name, value)
-    if len(numbers) != (2 if is_row else 4):
-        allowed = "two numbers: left, right" if is_row else "four numbers: top, left, bottom, right"
+    allowed = "two numbers: left, right" if is_row else "four numbers: top, left, bottom, right"
+    numbers = _numbers(name, value, allowed)
+    if len(numbers) != (2 if is_row else len(_FOUR)):
         raise InvalidProblem(name, value, allowed)
-    top, left, bottom, right = (0, numbers[0], 0, numbers[1]) if is_row else numbers
-    return {"pad_h": top, "pad_w": left, "pad_h_end": bottom, "pad_w_end": right}
+    return dict(zip(_FOUR, (0, numbers[0], 0, numbers[1]) if is_row else numbers, strict=True))
 
 
-def _numbers(name: str, value: Any) -> list[Any]:
+def _numbers(name: str, value: Any, allowed: str) -> list[Any]:
     """One number or several, as a list or as text such as ``3``, ``3x3``, ``3,3`` and ``(3, 3)``."""
     if isinstance(value, list | tuple) and value:
         return list(value)
     if isinstance(value, str):
         match = _NUMBERS.fullmatch(value.strip())
         if match is None:
-            raise InvalidProblem(name, value, "a number, or several such as 3x3 or 3,3")
+            raise InvalidProblem(name, value, allowed)
         return [int(digits) for digits in re.split(r"[x×,\s]+", match[1])]
     return [value]

@@ -108,6 +108,7 @@ def _in_a_process(cell: Cell, way: str, folder: Path) -> tuple[float, str]:
     command = [sys.executable, "-m", "benchmarks.networks.first_call", cell.network, "--precision", cell.precision]
     command += ["--batch", str(cell.batch), "--way", way, "--plan-file", str(own / "plans.json")]
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"), "CUPY_CACHE_DIR": str(own / "cupy")}
+    caches["XDG_CACHE_HOME"] = str(own / "cache")
     done = subprocess.run(  # noqa: S603 - itself
         command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | caches
     )

@@ -8,12 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import cpu, plots, sureness
-from benchmarks.guidelines.findings import Book
-from benchmarks.measured import ALL_COLUMNS, Column, load
-from benchmarks.plots import advice, guidelines, kernels, tree
-from benchmarks.plots.figures import show
-from benchmarks.plots.pages import rewritten
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
@@ -21,6 +15,18 @@ from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.evaluation.evaluate import evaluate
 from conv_advisor.models.evaluation.peers import PEERS, read_peers
 from conv_advisor.models.tree.file import read
+
+try:
+    from benchmarks import cpu, plots, sureness
+    from benchmarks.guidelines.findings import Book
+    from benchmarks.measured import ALL_COLUMNS, Column, load
+    from benchmarks.plots import advice, guidelines, kernels, tree
+    from benchmarks.plots.figures import show
+    from benchmarks.plots.pages import rewritten
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "matplotlib":
+        raise
+    sys.exit("benchmarks.plots: matplotlib is not installed; constraints/dev.txt has it: make .venv/.dev installs that")
 
 ROOT: Final = Path(__file__).parent.parent.parent
 DOCS: Final = ROOT / "docs"

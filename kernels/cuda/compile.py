@@ -1,19 +1,15 @@
-"""Compiling our CUDA sources: through CuPy where there is a GPU, to a cubin where there is none."""
+"""Compiling our CUDA sources by NVRTC, alike where there is a GPU to load them on and where there is none."""
 
 from __future__ import annotations
 
-import io
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.builds import kept_build
 from conv_advisor.kernels.cuda.parts.epilogue import MACROS
 from conv_advisor.kernels.cuda.parts.overlap import MACRO as OVERLAPS
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
@@ -22,11 +18,9 @@ from conv_advisor.kernels.cuda.parts.source import STORAGE_OF, Source, definitio
 _compiling: Final[dict[tuple[Any, ...], threading.Lock]] = {}
 """A lock per module: layers of one network share most modules, and threads must not compile the same one twice."""
 
-_NVRTC_OPTIONS: Final[dict[str, Any]] = {"std": "c++17", "ptxas_options": ["-v"]}
-
 
 def compile_cubin(source: Source, storage: str, defines: dict[str, int], arch: str) -> tuple[bytes, str]:
-    """Compile without a GPU or a driver, or take an earlier build from `kernels.builds`.
+    """Compile as `load_kernel` does, without a GPU or a driver, or take an earlier build from the cache.
 
     Parameters
     ----------
@@ -42,33 +36,26 @@ def compile_cubin(source: Source, storage: str, defines: dict[str, int], arch: s
     cubin : bytes
     log : str
         Warnings, and for each kernel its registers, stack and spills.
+
+    Raises
+    ------
+    CompileFailed
     """
-    text = source.text()
-    macros = [f"STORAGE_{storage}", *(f"{macro}={value}" for macro, value in defines.items())]
+    from conv_advisor.kernels.cuda.cubin import compiled
 
-    def build(folder: Path) -> None:
-        cubin, log = _compile(text, macros, arch)
-        (folder / "cubin").write_bytes(cubin)
-        (folder / "log").write_text(log)
-
-    folder = kept_build("nvrtc", [text, *macros, arch, repr(_NVRTC_OPTIONS), *_toolkit()], build)
+    folder = compiled(source.text(), source.name, _options(storage, defines.items()), arch)
     return (folder / "cubin").read_bytes(), (folder / "log").read_text()
 
 
-def _compile(text: str, macros: Sequence[str], arch: str) -> tuple[bytes, str]:
-    from cuda.core import Program, ProgramOptions
-
-    options = ProgramOptions(arch=arch, include_path=_include_path(), define_macro=list(macros), **_NVRTC_OPTIONS)
-    log = io.StringIO()
-    compiled = Program(text, "c++", options).compile("cubin", logs=log)
-    return bytes(compiled.code), log.getvalue()
-
-
-@cache
-def _toolkit() -> list[str]:
-    """The versions of the compiler and of its headers."""
-    installed = ((distribution.name, distribution.version) for distribution in distributions())
-    return sorted(f"{name} {version}" for name, version in installed if name.startswith(("cuda-", "nvidia-cuda-")))
+def _options(storage: str, defines: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """What NVRTC is told, but for the architecture; CuPy tells it too to flush denormals, in all that it compiles."""
+    return (
+        "-std=c++17",
+        "-ftz=true",
+        *(f"-I{path}" for path in _include_path()),
+        f"-DSTORAGE_{storage}",
+        *(f"-D{macro}={value}" for macro, value in defines),
+    )
 
 
 def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> Any:
@@ -112,13 +99,7 @@ def load_module(source: Source, dtype: DType, **defines: int) -> Any:
 def _load_module(source: Source, storage: str, defines: tuple[tuple[str, int], ...]) -> Any:
     from conv_advisor.kernels.cuda.cubin import load_cubin
 
-    options = (
-        "-std=c++17",
-        *(f"-I{path}" for path in _include_path()),
-        f"-DSTORAGE_{storage}",
-        *(f"-D{macro}={value}" for macro, value in defines),
-    )
-    return load_cubin(source.text(), source.name, options, source.architecture)
+    return load_cubin(source.text(), source.name, _options(storage, defines), source.architecture)
 
 
 @cache

@@ -1,18 +1,21 @@
 """Modules of our sources, for one exact architecture: CuPy's own compile call cannot name sm_90a, which has wgmma.
 
-Cubins are stored in CuPy's cache folder, and the next process loads them from there. That is faster than CuPy's own
-lookup, which compiles an empty source for every set of options to compute the name to look for.
+They are kept in the user's cache (`kernels.builds`), and the next process loads them from there. That is faster than
+CuPy's own lookup, which compiles an empty source for every set of options to compute the name to look for.
 """
 
 from __future__ import annotations
 
-import os
-import uuid
 from functools import cache
-from hashlib import sha256
+from importlib.metadata import distributions
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
+
+from conv_advisor.data.errors import CompileFailed
+from conv_advisor.kernels.builds import kept_build
+
+_WHEELS: Final = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
+"""What brings the compiler and its headers."""
 
 
 def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str | None) -> Any:
@@ -29,7 +32,9 @@ def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str | Non
 
     Raises
     ------
+    CompileFailed
     cupy.cuda.compiler.CompileException
+        Where CuPy compiles.
     """
     import cupy
 
@@ -37,7 +42,7 @@ def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str | Non
     if arch is None:
         return cupy.RawModule(code=source, options=options)
     # CuPy opens the file again on every device.
-    return cupy.RawModule(path=str(compiled(source, name, (*options, f"--gpu-architecture={arch}", "-ftz=true"))))
+    return cupy.RawModule(path=str(compiled(source, name, options, arch) / "cubin"))
 
 
 @cache
@@ -49,58 +54,46 @@ def _own_architecture(capability: int) -> str | None:
     return f"sm_{capability}" if capability in supported else None
 
 
-def compiled(source: str, name: str, options: tuple[str, ...]) -> Path:
-    """Path in the cache of the cubin of a source, compiled with these options where it is not there yet.
+def compiled(source: str, name: str, options: tuple[str, ...], arch: str) -> Path:
+    """Folder in the cache with the ``cubin`` of a source and the compiler's ``log``: of ptxas too, with its resources.
 
     Raises
     ------
-    cupy.cuda.compiler.CompileException
+    CompileFailed
     """
-    from cuda.bindings import nvrtc
+    options = (*options, f"--gpu-architecture={arch}", "--ptxas-options=-v")
 
-    _, *version = nvrtc.nvrtcVersion()
-    made_of = "\0".join([*map(str, version), *options, source])
-    path = _folder() / f"{name}-{sha256(made_of.encode()).hexdigest()}.cubin"
-    if not path.exists():
-        unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            unfinished.write_bytes(_compile(source, name, options))
-            unfinished.replace(path)  # whole or not at all: other processes look for it
-        finally:
-            unfinished.unlink(missing_ok=True)
-    return path
+    def build(folder: Path) -> None:
+        cubin, log = _compile(source, name, options)
+        (folder / "cubin").write_bytes(cubin)
+        (folder / "log").write_text(log)
 
-
-def _folder() -> Path:
-    """Our folder in CuPy's cache; where that cannot be written to, a folder that lasts as long as the process."""
-    cupys = os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache"
-    folder = Path(cupys) / "conv-advisor"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return Path(_passing_folder().name)
-    return folder if os.access(folder, os.W_OK | os.X_OK) else Path(_passing_folder().name)
+    return kept_build("nvrtc", [*_toolkit(), *options, source], build)
 
 
 @cache
-def _passing_folder() -> TemporaryDirectory[str]:
-    return TemporaryDirectory(prefix="conv-advisor-")
+def _toolkit() -> tuple[str, ...]:
+    """The versions of the compiler and of its headers, patch releases included: one may mend wrong code."""
+    from cuda.bindings import nvrtc
+
+    _, major, minor = nvrtc.nvrtcVersion()
+    wheels = sorted(f"{name} {wheel.version}" for name in _WHEELS for wheel in distributions(name=name))
+    return f"nvrtc {major}.{minor}", *wheels
 
 
-def _compile(source: str, name: str, options: tuple[str, ...]) -> bytes:
+def _compile(source: str, name: str, options: tuple[str, ...]) -> tuple[bytes, str]:
     from cuda.bindings import nvrtc
 
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        said = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+        nvrtc.nvrtcGetProgramLog(program, said)
+        log = said.rstrip(b"\0").decode()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            from cupy.cuda.compiler import CompileException
-
-            log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
-            nvrtc.nvrtcGetProgramLog(program, log)
-            raise CompileException(log.decode(), source, name, options, "nvrtc")
-        cubin: bytes = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
+            raise CompileFailed(f"{name}.cu with {' '.join(options)}:\n{log}")
+        cubin = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
         nvrtc.nvrtcGetCUBIN(program, cubin)
-        return cubin
+        return cubin, log
     finally:
         nvrtc.nvrtcDestroyProgram(program)

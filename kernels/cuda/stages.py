@@ -82,8 +82,10 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
                 return []
             length = len(nodes) // count
             executable = _answer_of(driver.cuGraphInstantiate(graph, 0))
-            upto = [_replayed_ms(_cut(nodes, executable, length, place), stream) for place in range(length + 1)]
-            _answer_of(driver.cuGraphExecDestroy(executable))
+            try:
+                upto = [_replayed_ms(_cut(nodes, executable, length, place), stream) for place in range(length + 1)]
+            finally:
+                _answer_of(driver.cuGraphExecDestroy(executable))
             times = [max(0.0, longer - shorter) / count for shorter, longer in pairwise(upto)]
             return [_described(node, time_ms) for node, time_ms in zip(nodes[:length], times, strict=True)]
         finally:

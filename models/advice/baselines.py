@@ -94,6 +94,7 @@ class Rivals:
     def __init__(self, device: Device, habits: Habits | None) -> None:
         self._habits = habits
         self._none = None if device.kind == "cuda" else _unknown(f"it does not run on {device.id}, which is no GPU")
+        self._untimed = _unknown("PyTorch was not timed on this device")
         self._asked = f"cuDNN was asked for its {HEURISTIC.removeprefix(CUDNN)} on this layer"
         if habits:
             self._learned = (
@@ -134,7 +135,7 @@ class Rivals:
             The variant that each heuristic chose for this very problem, by the heuristic's name.
         """
         if self._none:
-            return Baselines(self._none, self._none, self._none, self._none)
+            return Baselines(self._none, self._none, self._untimed, self._untimed)
         advised_ms = ranking[0].time_ms
         cudnn = {
             choice.variant: choice for choice in ranking if choice.variant.startswith(CUDNN) and not _is_launch(choice)
@@ -186,7 +187,7 @@ class Rivals:
     ) -> Baseline | None:
         """PyTorch's baseline where it was timed, or where it cannot be predicted; None elsewhere."""
         if timed_ms is None:
-            return _unknown("PyTorch was not timed on this device")
+            return self._untimed
         time_ms = timed_ms.get(problem.key)
         if time_ms is not None:
             return Baseline(None, time_ms, Source.MEASURED, time_ms / advised_ms, self._timed)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from conv_advisor.models.advice.advice import Advice
 
 
-class Measure(StrEnum):
-    """When the first of a ranking are measured."""
-
-    IF_UNSURE = "if unsure"
-
+Measure = Literal["if unsure"]
+"""When the first of a ranking are measured."""
 
 SURE_ENOUGH: Final = 0.9
 """Measuring below this confidence, with `FIRST` of the ranking, pays after the fewest calls, of those tried in

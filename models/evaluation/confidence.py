@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from conv_advisor.data.errors import NoAdvice
+from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import Costs
 from conv_advisor.models.ranking.trust import WITHIN, chance_of_best
@@ -17,6 +18,8 @@ from conv_advisor.models.ranking.trust import WITHIN, chance_of_best
 _BINS: Final = 10
 _LEAST_RESULTS: Final = 200
 """Fewer held-out problems calibrate nothing."""
+_LEAST_IN_HALF: Final = 60
+"""The same for one half of the layers, by which the other is judged: halves of layers are no halves of problems."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,14 @@ def outcomes(advisor: Advisor, unseen: Costs) -> Outcomes:
         ran = [time for time in times if np.isfinite(time)]
         if ran and not advice.trust.abstains:
             is_right = ran[0] <= (1 + WITHIN) * best_ms[row]
-            half = hashlib.sha256(problem.layer.key.encode()).digest()[-1] % 2
-            rows.append((chance_of_best(advice.ranking), is_right, half))
+            rows.append((chance_of_best(advice.ranking), is_right, half_of(problem)))
     chances, right, halves = zip(*rows, strict=True) if rows else ((), (), ())
     return Outcomes(np.array(chances, float), np.array(right, bool), np.array(halves, int))
+
+
+def half_of(problem: ConvProblem) -> int:
+    """The half of all layers, 0 or 1, that a problem is in: with it all batches, dtypes and layouts of its layer."""
+    return hashlib.sha256(problem.layer.key.encode()).digest()[-1] % 2
 
 
 def calibrate(advisor: Advisor, unseen: Costs) -> dict[str, Any] | None:
@@ -81,26 +88,30 @@ def calibrate(advisor: Advisor, unseen: Costs) -> dict[str, Any] | None:
     -------
     dict or None
         What `calibration` gives; beside it ``error``, the calibration error of confidences where one half of the layers
-        calibrates the other, and ``error_uncalibrated``. None where there are too few problems.
+        calibrates the other, None where one has too few problems; and ``error_uncalibrated``. None where there are too
+        few problems.
     """
     results = outcomes(advisor, unseen)
     table = calibration(results)
     if table is None:
         return None
-    halves = [(results.take(results.half == half), calibration(results.take(results.half != half))) for half in (0, 1)]
-    errors = [calibration_error(mine, other) for mine, other in halves]
+    halves = [results.take(results.half == half) for half in (0, 1)]
+    tables = [calibration(half, _LEAST_IN_HALF) for half in halves]
+    errors = [calibration_error(half, other) for half, other in zip(halves, tables[::-1], strict=True) if other]
     return table | {
-        "error": round(float(np.mean(errors)), 4),
+        "error": round(float(np.mean(errors)), 4) if len(errors) == 2 else None,
         "error_uncalibrated": round(calibration_error(results, None), 4),
     }
 
 
-def calibration(results: Outcomes) -> dict[str, Any] | None:
+def calibration(results: Outcomes, least: int = _LEAST_RESULTS) -> dict[str, Any] | None:
     """What share of advice came true, by the chance that it was given.
 
     Parameters
     ----------
     results : Outcomes
+    least : int
+        Fewer results calibrate nothing.
 
     Returns
     -------
@@ -112,7 +123,7 @@ def calibration(results: Outcomes) -> dict[str, Any] | None:
     -----
     Neighbouring bins that fall are pooled (isotonic regression); in between, lines.
     """
-    if len(results.chances) < _LEAST_RESULTS:
+    if len(results.chances) < least:
         return None
     order = np.argsort(results.chances, kind="stable")
     pooled: list[tuple[float, float, int]] = []

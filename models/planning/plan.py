@@ -16,6 +16,7 @@ from conv_advisor.models.advice.advice import Advice
 from conv_advisor.models.advice.baselines import NAMES, Baseline
 from conv_advisor.models.planning.layouts import Conversion, Layouts, choose_layouts
 from conv_advisor.models.planning.network import Network, Operator
+from conv_advisor.models.planning.text import plan_text
 from conv_advisor.models.ranking.candidates import Source
 
 Advise = Callable[[Sequence[ConvProblem]], Iterable[Advice | ConvAdvisorError]]
@@ -160,6 +161,9 @@ class Plan:
         """What the plan's times assume, or leave out."""
         return (*self.network.remarks, *self._uncounted())
 
+    def __repr__(self) -> str:
+        return plan_text(self, RIVAL_NAMES)
+
     def _uncounted(self) -> Iterator[str]:
         others = Counter(operator.kind for operator in self.network.operators if operator.is_other)
         if others:
@@ -213,7 +217,7 @@ def make_plan(network: Network, advise: Advise, convert_ms: Callable[[int], floa
     """
     known = _Known(network, advise)
     if not any(known.advised):
-        reasons = sorted({operator.reason for operator in known.left_out}) or ["it has no 2-D convolution"]
+        reasons = list(_by_reason(known.left_out)) or ["it has no 2-D convolution"]
         unlisted = f"; and {len(reasons) - _REASONS:,} more" if len(reasons) > _REASONS else ""
         raise NoAdvice(f"nothing in {network.name} can be planned: {'; '.join(reasons[:_REASONS])}{unlisted}")
     layouts = choose_layouts(network, known.times(_own_ms), convert_ms)
@@ -347,4 +351,14 @@ def _own_ms(advice: Advice) -> float | None:
 def _reason(error: Advice | ConvAdvisorError) -> str:
     """Why no variant runs a problem: the reason that excludes most variants, where that is known."""
     reasons = Counter(error.reasons.values()) if isinstance(error, NoAdvice) else Counter()
-    return f"no variant runs it: {reasons.most_common(1)[0][0]}" if reasons else str(error)
+    return f"no variant is advised: {reasons.most_common(1)[0][0]}" if reasons else str(error)
+
+
+def _by_reason(left_out: Iterable[LeftOut]) -> Iterator[str]:
+    """Each reason, behind the first operator that has it."""
+    names: dict[str, list[str]] = {}
+    for operator in left_out:
+        names.setdefault(operator.reason, []).append(operator.name)
+    for reason, (first, *others) in names.items():
+        more = f" and {counted(len(others), 'other')}" if others else ""
+        yield f"{first}{more}: {reason}"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import floor
 from typing import TYPE_CHECKING, Final
 
+from conv_advisor.data.counting import counted
+
 if TYPE_CHECKING:
     from conv_advisor.data.epilogue import Epilogue
     from conv_advisor.models.ranking.candidates import Choice
@@ -57,7 +59,9 @@ def trusted(trust: Trust, ranking: Sequence[Choice]) -> str:
     if trust.borrowed_from and ranking[0].source == "predicted":
         return f"The confidence in {best} is unknown: {trust.reason}. Measure the layer to know."
     if trust.confidence is None:
-        return f"{best} was measured, but the times of the others are guesses: {trust.reason}. Measure them to know."
+        guesses = sum(choice.source == "predicted" for choice in ranking[1:])
+        others = counted(guesses, "other time is a guess", "other times are guesses")
+        return f"{best} was measured, but {others}: {trust.reason}. Measure the layer to know."
     fastest = "the fastest that is known" if trust.n_unknown else "the fastest"
     sentence = f"{best} is {chance(trust.confidence)} likely to be within {chance(trust.within)} of {fastest}"
     if not trust.is_calibrated:

@@ -55,7 +55,7 @@ class Challenge:
     @property
     def is_no_worse(self) -> bool:
         """Whether the challenger may replace the champion."""
-        return not (self.slowdown > self.champion_slowdown or self.objections)
+        return not self.objections
 
 
 def challenge(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from math import exp
 from typing import Any, Final
@@ -13,6 +14,7 @@ import numpy as np
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.costs import Costs
+from conv_advisor.models.evaluation.confidence import half_of
 from conv_advisor.models.upgrades.compare import LEAST_CHANGE, Line, compare
 from conv_advisor.models.upgrades.moves import Cells, Known, Question, Said, say
 
@@ -87,8 +89,9 @@ class Findings:
     expected : float
         Expected number of layers that regressed, named or not.
     off_before, off_after : float
-        Error of the times from before, and of those that other layers predict for variants that moved: geometric means
-        over the times that were measured again.
+        Error of the times from before, and of those repaired by what was measured on other layers: geometric means over
+        the times that were measured again. What was measured on one half of the layers, with all their batches, dtypes
+        and layouts, says which variants moved and how, and is judged by the other half. Equal where nothing moved.
     """
 
     n_known: int
@@ -205,9 +208,8 @@ class Refresh:
     def findings(self) -> Findings:
         """What the measurements say, however few more than `LEAST_MEASURED` they are."""
         lines, answer = self._lines(), self._said()
-        predicted = self._shares_moved(answer)
-        moved = tuple(line.name for line in lines if has_moved(line, predicted.get(line.name, 0.0)))
-        off_before, off_after = self._errors(moved)
+        moved = self._moved(lines, answer)
+        off_before = self._off(self._known.time_ms)
         return Findings(
             n_known=self.n_known,
             n_measured=self.n_measured,
@@ -216,7 +218,7 @@ class Refresh:
             regressed=self._regressed(answer) if moved else (),
             expected=float(answer.chance.sum()),
             off_before=off_before,
-            off_after=off_after,
+            off_after=self._off(self._repaired_by_halves()) if moved else off_before,
         )
 
     def corrected(self, moved: tuple[str, ...]) -> Costs:
@@ -226,14 +228,15 @@ class Refresh:
         ----------
         moved : tuple of str
         """
-        costs, answer = self._known.costs, self._said()
-        logs = np.zeros(costs.time_ms.shape)
-        logs[self._near] = np.where(self._is_among(moved)[self._near[1]] & np.isfinite(answer.mean), answer.mean, 0.0)
-        time_ms = np.where(np.isfinite(self._time_ms), self._time_ms, self._known.time_ms * np.exp(logs))
-        return replace(costs, time_ms=np.where(self._is_lost, np.nan, time_ms))
+        return replace(self._known.costs, time_ms=self._repaired(moved, self._said()))
 
-    def _is_among(self, names: Collection[str]) -> np.ndarray:
-        return np.array([name in names for name in self._known.costs.variants])
+    def _repaired(self, moved: Collection[str], answer: Said) -> np.ndarray:
+        """The times of `corrected`, float64 array of shape (P, V)."""
+        is_moved = np.array([name in moved for name in self._known.costs.variants])
+        logs = np.zeros(self._time_ms.shape)
+        logs[self._near] = np.where(is_moved[self._near[1]] & np.isfinite(answer.mean), answer.mean, 0.0)
+        time_ms = np.where(np.isfinite(self._time_ms), self._time_ms, self._known.time_ms * np.exp(logs))
+        return np.where(self._is_lost, np.nan, time_ms)
 
     def _of_variants(self) -> list[tuple[int, int]]:
         """Some cells of each variant, where it was near the best if it ever was."""
@@ -317,24 +320,31 @@ class Refresh:
             for column in np.flatnonzero(counts).tolist()
         }
 
-    def _errors(self, moved: Collection[str]) -> tuple[float, float]:
-        """Error of the times from before, and of those predicted from the other half of the problems."""
-        rows, columns = np.nonzero(np.isfinite(self._time_ms))
-        logs = np.log(self._time_ms / self._known.time_ms)[rows, columns]
-        remaining, has_moved = np.empty(len(rows)), self._is_among(moved)
-        for half in (0, 1):
-            is_here = rows % 2 == half
-            if is_here.all() or not is_here.any():
-                remaining[is_here] = logs[is_here]
-                continue
-            here, other = (rows[is_here], columns[is_here]), (rows[~is_here], columns[~is_here])
-            nothing = np.full(int(is_here.sum()), np.nan)
-            question = Question(
-                self._known.describe(other), logs[~is_here], self._known.describe(here), here[0], nothing, nothing
-            )
-            remaining[is_here] = logs[is_here] - np.where(has_moved[here[1]], self._asked(question).mean, 0.0)
-        before, after = (float(np.expm1(np.abs(errors).mean())) for errors in (logs, remaining))
-        return before, after
+    def _moved(self, lines: Sequence[Line], answer: Said) -> tuple[str, ...]:
+        predicted = self._shares_moved(answer)
+        return tuple(line.name for line in lines if has_moved(line, predicted.get(line.name, 0.0)))
+
+    def _repaired_by_halves(self) -> np.ndarray:
+        """The times of each half of the layers, repaired by nothing but what was measured on the other."""
+        half = np.array([half_of(problem) for problem in self._known.costs.problems])
+        repaired = np.empty(self._time_ms.shape)
+        for is_here in (half == 0, half == 1):
+            other = self._measured_on(~is_here)
+            answer = other._said()
+            repaired[is_here] = other._repaired(other._moved(other._lines(), answer), answer)[is_here]
+        return repaired
+
+    def _measured_on(self, is_taken: np.ndarray) -> Refresh:
+        """The same without what was measured on other problems than these."""
+        part = copy(self)
+        part._time_ms = np.where(is_taken[:, None], self._time_ms, np.nan)
+        part._is_lost, part._is_tried = (cells & is_taken[:, None] for cells in (self._is_lost, self._is_tried))
+        return part
+
+    def _off(self, time_ms: np.ndarray) -> float:
+        """How far times are, in the geometric mean, from those that were measured again."""
+        is_timed = np.isfinite(self._time_ms)
+        return float(np.expm1(np.abs(np.log(self._time_ms[is_timed] / time_ms[is_timed])).mean()))
 
     def _regressed(self, answer: Said) -> tuple[Regressed, ...]:
         order = np.argsort(-answer.chance, kind="stable")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,11 +24,10 @@ from conv_advisor.app.main import create_app
 from conv_advisor.app.service import devices
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.answers.catalogue import DevicesAnswer
-from conv_advisor.data.errors import UnknownDevice, WorkerError
+from conv_advisor.data.errors import InvalidInput, UnknownDevice, WorkerError
 from conv_advisor.data.gpus import gpus
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
-from conv_advisor.models.advice.unsure import Measure
 from conv_advisor.models.registry.on_disk import Registry
 from tests.app.serving import GPU, LAYER, TIMES_MS, Client, serving, small_tree
 from tests.processes import eventually
@@ -187,7 +187,7 @@ def test_the_command_line_measures_the_first_three_where_the_tree_is_not_sure(ho
     problem = ConvProblem.parse(ASKED["layer"], dtype="float16", layout="nhwc")
     told_of = conv_advisor.advise(problem, device="a100").ranking
     settings = Settings(home=home)
-    for measure in (None, Measure.IF_UNSURE):
+    for measure in (None, "if unsure"):
         assert _advised(problem, gpus()[A100].device, settings, None, measure) == [each.variant for each in told_of[:3]]
         assert len(_advised(problem, gpus()[H200].device, settings, None, measure)) == 1, "which was measured there"
     assert len(_advised(problem, gpus()[A100].device, settings, 1, None)) == 1, "as was asked"
@@ -210,8 +210,21 @@ def test_cuda_0_is_the_first_gpu_of_this_host(server: Client, monkeypatch: pytes
     monkeypatch.setattr(devices, "visible_gpus", lambda: ("NVIDIA A100-SXM4-80GB", "NVIDIA H200"))
     found = [conv_advisor.advise(LAYER, device=name).device_id for name in ("cuda", "cuda:0", "CUDA:1")]
     assert found == [A100, A100, H200]
-    with pytest.raises(UnknownDevice, match=r"'cuda:2 \(CUDA finds 2 GPUs here\)'"):
+    with pytest.raises(UnknownDevice, match=r"^unknown device 'cuda:2'; CUDA finds 2 GPUs here; known: ") as caught:
         conv_advisor.advise(LAYER, device="cuda:2")
+    assert caught.value.name == "cuda:2"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - made here
+
+
+def test_a_device_of_pytorch_is_read_as_it_is_written_and_anything_else_is_refused(
+    server: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: ("NVIDIA A100-SXM4-80GB",))
+    of_pytorch = type("device", (), {"__module__": "torch", "__str__": lambda _: "cuda:0"})()
+    assert conv_advisor.advise(LAYER, device=of_pytorch).device_id == A100
+    for wrong in (0, 1, ["h200"], b"h200"):
+        with pytest.raises(InvalidInput, match=r"^device is .*; allowed: a name such as h100 or cuda:0, or a torch"):
+            conv_advisor.advise(LAYER, device=wrong)  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_cuda_0_is_the_workers_gpu_where_the_driver_names_none(tmp_path: Path) -> None:

@@ -206,6 +206,21 @@ def test_the_bars_are_as_long_as_the_times(visitor: Visitor) -> None:
     assert [round(width / widths[0], 1) for width in widths] == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize("path", ["/", "/map", "/compare"])
+def test_a_refused_layer_is_in_the_address(visitor: Visitor, path: str) -> None:
+    page = visitor.open(f"{path}?device=fake-gpu&layer={LAYER}")
+    field = page.locator("#ask input[name=layer]")
+    field.fill("Conv2d(64, 128, kernel_size=(3, 3))")
+    field.press("Enter")
+    expect(page.locator("#problem")).to_contain_text("behind, Conv2d(...) 1x64x56x56")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    page.reload()
+    expect(field).to_have_value("Conv2d(64, 128, kernel_size=(3, 3))")
+    field.fill("Conv2d(64, 128, kernel_size=(3, 3), padding=same) 1x64x56x56")
+    field.press("Enter")
+    expect(page).to_have_url(re.compile("layer=56-1-3-128-64"))
+
+
 def test_a_program_is_chosen_and_copied(visitor: Visitor) -> None:
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=visitor.address)
     page = visitor.open(f"/?device=fake-gpu&layer={LAYER}")

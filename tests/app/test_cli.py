@@ -96,6 +96,8 @@ def test_variants_and_networks_are_listed(home):
     assert {variant["id"].split(".")[0] for variant in answer(home, "variants", "--kind", "cpu")["variants"]} == {"cpu"}
     layers = {network["name"]: network["layers"] for network in answer(home, "networks")["networks"]}
     assert len(layers["seeds"]) == 86
+    assert len(layers["resnet50"]) == len(answer(home, "networks", "resnet50")["layers"]) == 20
+    assert re.search(r"^resnet50 +20\b", run(home, "networks").stdout, re.MULTILINE)
     assert "cpu.direct" in run(home, "variants").stdout
     assert not home.exists()
 
@@ -188,6 +190,43 @@ def test_who_has_not_measured_this_processor_is_told_how(home, command):
     )
 
 
+@pytest.mark.parametrize("command", [("advise", "8-1-3-4-3"), ("plan", "alexnet")])
+def test_who_asks_for_advice_on_an_unmeasured_processor_is_told_how_to_get_it(home, command):
+    done = run(home, *command, "--device", "cpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "conv-advisor: device cpu: nothing was measured on it; conv-advisor sweep --device cpu does, and "
+        "conv-advisor train --device cpu then learns from it\n"
+    )
+
+
+def test_an_export_names_the_devices_that_there_are_or_what_fills_an_empty_store(home, tmp_path):
+    export = ("data", "export", str(tmp_path / "x.parquet"), "--device", "nope")
+    done = run(home, *export)
+    assert done.returncode == 2
+    assert "device is 'nope'; allowed: one in the store, which is empty: sweep and data import add to it" in done.stderr
+    with Store(f"sqlite:///{home / 'conv-advisor.db'}") as store:
+        store.append(small_measurements(0.01)[:20])
+    done = run(home, *export)
+    assert (done.returncode, done.stderr) == (2, f"conv-advisor: unknown device 'nope'; known: {SMALL_DEVICE.id}\n")
+
+
+def test_a_calibration_without_a_gpu_says_that_there_is_none(home, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = run(home, "calibrate")
+    assert done.returncode == 2
+    assert "device is 'auto'; allowed: a GPU, and no NVIDIA GPU is found on this host" in done.stderr
+
+
+@pytest.mark.parametrize("asked", [("--top", "3"), ("--measure", "if unsure")])
+def test_who_asks_for_the_first_of_no_ranking_is_told_that_all_are_run(home, asked):
+    done = run(home, "convolve", "8-1-3-4-3", "--device", "cpu", *asked, "--json")
+    n_run = len(json.loads(done.stdout)["results"])
+    assert done.stderr == (
+        f"there is no ranking to run the first of (nothing is known of cpu): all {n_run} variants are run\n"
+    )
+
+
 def test_training_on_too_little_ends_with_what_is_missing(home):
     with Store(f"sqlite:///{home / 'conv-advisor.db'}") as store:
         store.append(small_measurements(0.01)[:20])
@@ -205,6 +244,7 @@ def test_an_evaluation_of_nothing_is_no_empty_table(home):
         done = run(home, "evaluate", "--device", SMALL_DEVICE.id, *more)
         assert (done.returncode, done.stdout) == (1, ""), done.stdout
         assert "no layer of the networks that judge trees was measured there" in done.stderr
+        assert "conv-advisor sweep --networks held-out on it does, which measures convnext_tiny, " in done.stderr
 
 
 def test_a_variant_that_is_named_twice_is_measured_once(home):
@@ -361,7 +401,7 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("sweep", "--shard", "4/4"), "shard is '4/4'; allowed: INDEX/COUNT"),
         (("data", "import", "nowhere.parquet"), "paths is 'nowhere.parquet'; allowed: a file that exists"),
         (("data", "export", "x.csv", "--device", "cpu"), "path is 'x.csv'; allowed: a name that ends in .parquet"),
-        (("data", "export", "x.parquet", "--device", "abacus"), "unknown device 'abacus'"),
+        (("data", "export", "x.parquet", "--device", "abacus"), "device is 'abacus'; allowed: one in the store"),
         (("serve", "--host", "0.0.0.0"), "host is '0.0.0.0'; allowed: a loopback address, or tokens"),  # noqa: S104 - refused
         (("serve", "--port", "70000"), "port is 70000; allowed: "),
     ],

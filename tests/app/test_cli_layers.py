@@ -51,7 +51,7 @@ def test_options_say_what_follows_and_pad_each_side() -> None:
     )
     assert how.read("8-1-3-4-3") == expected
     assert written(DType.TF32, Layout.NCHW, None, "valid", None, None, None).read("8-1-3-4-3").pad_h == 0
-    with pytest.raises(InvalidInput, match=r"^padding is 'wide'; allowed: a number, or several"):
+    with pytest.raises(InvalidInput, match=r"^padding is 'wide'; allowed: a number from 0, two"):
         written(DType.TF32, Layout.NCHW, None, "wide", None, None, None).read("8-1-3-4-3")
 
 
@@ -78,6 +78,7 @@ def test_a_pair_that_is_none_is_refused_by_its_option(text: str) -> None:
             "8x32x9x9",
             ConvProblem(8, 32, 9, 9, 32, 1, 5, pad_h=0, pad_w=4, dilation_w=2, groups=32, epilogue=BIAS),
         ),
+        ("Conv2d(4, 8, 2, padding=valid)", "1x4x5x5", ConvProblem(1, 4, 5, 5, 8, 2, 2, epilogue=BIAS)),
         ("Conv2d(4, 8, 2, padding='valid')", "1x4x5x5", ConvProblem(1, 4, 5, 5, 8, 2, 2, epilogue=BIAS)),
         (
             "Conv2d(4, 8, 2, padding='same', bias=False)",
@@ -114,6 +115,9 @@ def test_what_pytorch_prints_is_what_its_layer_computes() -> None:
         ("Conv2d(3, 64, __import__('os').system('true'))", "1x3x8x8", "of numbers"),
         ("Conv2d(3, 64, 3).cuda", "1x3x8x8", "of numbers"),
         (f"Conv2d(3, 64, {'(' * 500}3{')' * 500})" + " " * 1000, "1x3x8x8", "of numbers"),
+        ("Conv2d(3, 64, 3, stride=same)", "1x3x8x8", "of numbers"),
+        ("Conv2d(3, 64, 3, padding=samee)", "1x3x8x8", "padding is 'samee'; allowed: a number from 0, two"),
+        ("Conv2d(3, 64, 3, padding_mode=reflect)", "1x3x8x8", "padding_mode is 'reflect'; allowed: zeros"),
         ("Conv2d(3, 64, 3, padding_mode='reflect')", "1x3x8x8", "padding_mode is 'reflect'; allowed: zeros"),
         ("Conv2d(3, 64, 3, stride=2, padding='same')", "1x3x8x8", "numbers, with a stride of 2"),
         ("Conv1d(3, 64, 3)", "1x3x8x8", "input is '1x3x8x8'; allowed: batch x channels x length"),

@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
@@ -17,12 +18,21 @@ from sqlalchemy import event, insert, select, update
 
 from conv_advisor.app.jobs.background import ToldJobs
 from conv_advisor.app.jobs.job import Job, JobKind, JobLost, JobState, Key
-from conv_advisor.app.jobs.leases import BEAT_S
-from conv_advisor.app.jobs.runner import Done, JobRunner, Work
+from conv_advisor.app.jobs.leases import BEAT_S, LONGEST_PAUSE_S
+from conv_advisor.app.jobs.runner import Done, Held, JobRunner, Work
 from conv_advisor.app.jobs.table import MAX_ATTEMPTS, Jobs
+from conv_advisor.app.workers.child import WorkerKilled
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.data.database.tables import IMPORTS, JOBS
-from conv_advisor.data.errors import KeyReused, NotEnoughData, StoreError, UnknownDevice, UnknownJob, WorkerDied
+from conv_advisor.data.errors import (
+    KeyReused,
+    NotEnoughData,
+    QueueFull,
+    StoreError,
+    UnknownDevice,
+    UnknownJob,
+    WorkerDied,
+)
 from conv_advisor.data.store import Store
 from conv_advisor.models.registry.on_disk import Registry
 from conv_advisor.models.registry.shared import SharedModels
@@ -128,7 +138,7 @@ def test_ids_differ_and_unknown_ones_are_refused(jobs):
     ids = {jobs.create(JobKind.RETRAIN, {}).id for _ in range(20)}
     assert len(ids) == 20
     assert min(map(len, ids)) >= 20
-    for ask in (jobs.get, jobs.cancel):
+    for ask in (jobs.get, jobs.cancel, lambda job_id: jobs.list(before=job_id)):
         with pytest.raises(UnknownJob):
             ask("\0")
     with pytest.raises(UnknownJob):
@@ -304,6 +314,78 @@ def test_who_looks_with_short_leases_takes_no_job_whose_owner_gives_longer_ones(
     assert claim(jobs, lease_s=1) is None
 
 
+def kill(jobs: Jobs, pause_s: float) -> Job:
+    """Claim a job, and release it as if its worker had been killed."""
+    job = claim(jobs)
+    jobs.release(job, "the worker was killed", pause_s=pause_s)
+    return job
+
+
+def test_a_job_whose_worker_was_killed_waits_and_lets_the_others_go_first(jobs, store):
+    first, second = jobs.create(JobKind.RETRAIN, {}), jobs.create(JobKind.RETRAIN, {})
+    assert kill(jobs, 3600).id == first.id
+    assert jobs.get(first.id).state is JobState.QUEUED
+    assert claim(jobs).id == second.id
+    assert claim(jobs) is None, "it waits even if nobody else does"
+    end_pauses(store)
+    assert claim(jobs).id == first.id
+
+
+def end_pauses(store: Store) -> None:
+    with store.engine.begin() as connection:
+        connection.execute(
+            update(JOBS).where(JOBS.c.state == JobState.QUEUED).values(lease_ends_s=JOBS.c.lease_ends_s * 0)
+        )
+
+
+def test_jobs_whose_workers_are_killed_take_turns_with_all_that_wait(jobs, store):
+    first, second, third = (jobs.create(JobKind.RETRAIN, {}).id for _ in range(3))
+    turns = []
+    for _ in range(3):
+        turns.append(kill(jobs, 60).id)
+        end_pauses(store)  # as if every attempt took longer than the longest pause
+    later = jobs.create(JobKind.RETRAIN, {}).id
+    for _ in range(4):
+        turns.append(kill(jobs, 60).id)
+        end_pauses(store)
+    assert turns == [first, second, third, first, second, third, later]
+
+
+def test_a_job_that_a_stopped_service_left_keeps_its_place(jobs):
+    first, second = jobs.create(JobKind.RETRAIN, {}), jobs.create(JobKind.RETRAIN, {})
+    jobs.release(claim(jobs))
+    assert [claim(jobs).id, claim(jobs).id] == [first.id, second.id]
+
+
+def test_a_pause_given_while_the_clock_was_ahead_ends_all_the_same(store):
+    clock_s = [0.0]
+    jobs = Jobs(store, clock=lambda: clock_s[0])
+    jobs.create(JobKind.RETRAIN, {})
+    kill(jobs, 3600)
+    assert claim(jobs) is None
+    clock_s[0] = LONGEST_PAUSE_S - 1
+    assert claim(jobs, lease_s=1) is None, "a pause is no lease"
+    clock_s[0] = LONGEST_PAUSE_S + 1
+    assert claim(jobs).attempt == 2
+
+
+def test_a_worker_that_is_always_killed_neither_spins_nor_keeps_other_jobs_waiting(jobs):
+    def work(held) -> Done:
+        if held.job.request:
+            return Done({})
+        raise WorkerKilled("exit status -9")
+
+    runner = JobRunner(jobs, {JobKind.RETRAIN: work})
+    killed, other = jobs.create(JobKind.RETRAIN, {}), jobs.create(JobKind.RETRAIN, {"is": "well"})
+    began = time.monotonic()
+    runner.start()
+    assert ended(jobs, other).state is JobState.SUCCEEDED
+    assert eventually(lambda: jobs.get(killed.id).attempt == 3)
+    assert time.monotonic() - began >= 1 + 2, "a second after the first attempt, two after the second"
+    runner.close()
+    assert "exit status -9" in jobs.get(killed.id).message
+
+
 def test_jobs_go_to_those_who_can_do_them(jobs):
     sweep = jobs.create(JobKind.SWEEP, {}, device_id="cpu")
     retrain = jobs.create(JobKind.RETRAIN, {})
@@ -325,7 +407,7 @@ def test_a_key_makes_one_job_of_equal_requests(jobs):
         with pytest.raises(KeyReused, match="'k'"):
             reuse()
     assert jobs.create(JobKind.RETRAIN, {}).id != jobs.create(JobKind.RETRAIN, {}).id
-    assert len(jobs.list()) == jobs.count_unfinished() == 3
+    assert len(jobs.list()) == 3
 
 
 def test_a_key_is_its_callers(jobs):
@@ -336,12 +418,49 @@ def test_a_key_is_its_callers(jobs):
     assert jobs.find(Key("k", "hash", "somebody else")) is None
 
 
-def test_jobs_are_counted_by_the_device_that_must_run_them(jobs):
+def test_no_more_jobs_of_a_device_wait_than_may(jobs):
     for device_id in ("cpu", "cpu", "nvidia-h200", None):
-        jobs.create(JobKind.SWEEP, {}, device_id=device_id)
-    assert [jobs.count_unfinished(each) for each in ("cpu", "nvidia-h200", None, "other")] == [2, 1, 1, 0]
+        jobs.create(JobKind.SWEEP, {}, device_id=device_id, most=2)
     claim(jobs, device_id="cpu")
-    assert jobs.count_unfinished("cpu") == 2, "what runs is not finished"
+    with pytest.raises(QueueFull, match="2 background jobs for cpu"):  # what runs is not finished
+        jobs.create(JobKind.SWEEP, {}, device_id="cpu", most=2)
+    for device_id in ("nvidia-h200", None, "other"):
+        jobs.create(JobKind.SWEEP, {}, device_id=device_id, most=2)
+    assert len(jobs.list()) == 7
+
+
+def _create_some(url: str, most: int) -> int:
+    n_made = 0
+    with Store(url) as store, suppress(QueueFull):
+        jobs = Jobs(store)
+        while True:
+            jobs.create(JobKind.RETRAIN, {}, most=most)
+            n_made += 1
+    return n_made
+
+
+def test_not_even_processes_that_submit_at_once_make_more(database_url, jobs, processes):
+    for most in range(10, 40, 10):
+        list(processes.map(_create_some, [database_url] * 4, [most] * 4))
+        assert len(jobs.list()) == most
+
+
+def test_of_finished_jobs_the_last_are_kept_and_of_others_all(jobs, monkeypatch):
+    monkeypatch.setattr("conv_advisor.app.jobs.table.FINISHED_KEPT", 3)
+    slow = jobs.create(JobKind.RETRAIN, {}, device_id="cpu")
+    held = claim(jobs, device_id="cpu")
+    key = Key("k", "hash")
+    finished = [jobs.cancel(jobs.create(JobKind.SWEEP, {}, key=key if number == 0 else None).id) for number in range(5)]
+    waiting = jobs.create(JobKind.SWEEP, {})
+    assert [job.id for job in jobs.list()] == [waiting.id, *(job.id for job in finished[:1:-1]), slow.id]
+    assert jobs.find(key) is None
+    jobs.succeed(held, {})
+    jobs.create(JobKind.SWEEP, {})
+    assert jobs.get(slow.id).state is JobState.SUCCEEDED, "it was submitted first, and has just finished"
+    with pytest.raises(UnknownJob):
+        jobs.get(finished[2].id)
+    assert jobs.get(finished[3].id) == finished[3]
+    assert jobs.get(waiting.id).state is JobState.QUEUED
 
 
 def test_every_change_has_a_revision_of_its_own(jobs, store):
@@ -591,6 +710,46 @@ def test_what_holds_jobs_up_is_logged_once_until_it_is_over(jobs, monkeypatch, c
     runner.close()
     told = [record.getMessage() for record in caplog.records if record.name == "conv_advisor.app.jobs.runner"]
     assert told == ["jobs are held up: the disk is full", "jobs go on"]
+
+
+def test_progress_that_cannot_be_noted_is_logged_once_until_it_can(jobs, monkeypatch, caplog):
+    monkeypatch.setattr("conv_advisor.app.jobs.runner._PROGRESS_EVERY_S", 0.0)
+    jobs.create(JobKind.RETRAIN, {})
+    held, note_progress = Held(jobs, claim(jobs)), jobs.note_progress
+
+    def fail(*_):
+        raise StoreError("the disk is full")
+
+    caplog.set_level("INFO")
+    with Engine(NO_DEVICE) as engine:
+        for write in (fail, fail, note_progress, fail):
+            monkeypatch.setattr(jobs, "note_progress", write)
+            assert held.run(engine, fakes.count_to, 3, deadline_s=300) == 3
+    told = [record.getMessage() for record in caplog.records if "progress" in record.getMessage()]
+    assert told == [f"progress of job {held.job.id} cannot be noted: the disk is full"] * 2
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_job_whose_lease_could_not_be_renewed_says_so(jobs, monkeypatch):
+    renew = jobs.renew
+
+    def fail(_job, _lease_s):
+        raise StoreError("the disk is full")
+
+    def work(held) -> Done:
+        if held.job.attempt == 1:
+            held.stopping.wait(60)
+            monkeypatch.setattr(jobs, "renew", renew)
+            held.check()
+        return Done({})
+
+    monkeypatch.setattr(jobs, "renew", fail)
+    runner = JobRunner(jobs, {JobKind.RETRAIN: work}, lease_s=SHORT_S)
+    runner.start()
+    job = ended(jobs, submit(jobs, runner, {}))
+    runner.close()
+    told = "attempt 1 was interrupted: its lease could not be renewed for 1 s: the disk is full"
+    assert (job.attempt, job.message) == (2, told)
 
 
 def test_interrupting_names_its_reason(jobs):

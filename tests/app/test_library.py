@@ -165,6 +165,7 @@ def test_a_guess_says_that_it_is_one() -> None:
         ("14-1-3-256-128", {"max_workspace_bytes": -1}, InvalidInput, "max_workspace_bytes"),
         ("14-1-3-256-128", {"max_workspace_bytes": 1.5}, InvalidInput, "max_workspace_bytes"),
         ("14-1-3-256-128", {"only": "nvidia"}, InvalidInput, "only"),
+        ("14-1-3-256-128", {"deterministic": "no"}, InvalidInput, "deterministic"),
         ("14-1-3-256-128", {"max_workspace_bytes": True}, InvalidInput, "max_workspace_bytes"),
         (SMALL, {"dtype": "float16"}, InvalidProblem, "dtype"),
         (SMALL, {"layout": "nhwc"}, InvalidProblem, "layout"),

@@ -104,6 +104,14 @@ def test_a_header_that_lies_is_named(content: bytes, field: str) -> None:
     assert field in caught.value.field
 
 
+def test_the_types_that_are_taken_are_named_as_people_know_them() -> None:
+    with pytest.raises(InvalidTensor) as caught:
+        read(saved(X.astype(np.float64)))
+    assert str(caught.value) == (
+        "x.dtype is 'float64'; allowed: float32, float16, or bfloat16 as two opaque bytes (V2); little-endian"
+    )
+
+
 def test_a_second_tensor_must_be_there() -> None:
     with pytest.raises(InvalidTensor, match="weight is 'missing'"):
         read(saved(X), "x", "weight")

@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.advice.local import Local
 from conv_advisor.app.cli import cli
-from conv_advisor.app.plans import onnx_reader, reading
+from conv_advisor.app.plans import known, onnx_reader, reading
 from conv_advisor.app.plans.known import known_network
 from conv_advisor.app.plans.onnx_network import network_of
 from conv_advisor.app.plans.outline import MAX_NODES, Request
@@ -32,13 +33,13 @@ from conv_advisor.data.epilogue import EVERY_EPILOGUE
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice, WorkerError
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.models.planning.network import Network
-from conv_advisor.models.planning.plan import Rival
+from conv_advisor.models.planning.plan import Rival, make_plan
 from conv_advisor.models.ranking.candidates import Source
 from tests.app.ending_costs import give
-from tests.onnx_models import Build, block
+from tests.onnx_models import Build, block, stored
 
 
-def network(body: bytes, batch: int = 1, dtype: DType = DType.FLOAT32, **dims: int) -> Network:
+def network(body: bytes, batch: int = 1, dtype: DType | None = DType.FLOAT32, **dims: int) -> Network:
     """What is read of a model; here in this process, which takes a tenth of the time."""
     try:
         outline = onnx_reader.outline_of(body, Request(batch, dims))
@@ -84,6 +85,53 @@ def test_a_plan_says_what_each_layer_takes_and_what_that_gains(local: Local) -> 
     for total in plan.rivals.values():
         assert total.n_measured + total.n_predicted == 3
         assert total.speedup == pytest.approx(total.time_ms / plan.time_ms)
+
+
+STORED = {"FLOAT16": DType.FLOAT16, "BFLOAT16": DType.BFLOAT16, "FLOAT": DType.FLOAT32}
+
+
+@pytest.mark.parametrize("precision", STORED)
+def test_a_model_is_planned_in_its_own_precision_unless_another_is_asked_for(precision: str) -> None:
+    body = stored(precision)
+    (own,) = network(body, dtype=None).convolutions
+    (asked,) = network(body, dtype=DType.TF32).convolutions
+    assert (own.problem.dtype, asked.problem.dtype) == (STORED[precision], DType.TF32)
+
+
+def test_a_model_in_a_precision_that_nothing_is_known_of_is_refused_unless_another_is_asked_for() -> None:
+    with pytest.raises(InvalidInput, match=r"DOUBLE.*allowed: float32, tf32, float16, bfloat16") as caught:
+        network(stored("DOUBLE"), dtype=None)
+    assert caught.value.field == "dtype"
+    assert network(stored("DOUBLE"), dtype=DType.FLOAT32).convolutions
+
+
+def test_what_most_of_a_model_is_in_counts_and_the_rest_is_said() -> None:
+    mixed = network(stored("FLOAT", "FLOAT16", "FLOAT16", "DOUBLE"), dtype=None)
+    assert {each.problem.dtype for each in mixed.convolutions} == {DType.FLOAT16}
+    assert mixed.remarks == (
+        "1 convolution in FLOAT planned in float16, as most of the model is",
+        "1 convolution in DOUBLE planned in float16, as most of the model is",
+    )
+
+
+def test_the_precision_of_a_weight_that_the_model_computes_is_followed() -> None:
+    build = Build(1, 3, 8, 8)
+    half = build.node("Cast", "x", to=TensorProto.FLOAT16)
+    weight = build.node("Cast", build.weight(8, 3, 3, 3), to=TensorProto.FLOAT16)
+    (conv,) = network(build.bytes(build.node("Conv", half, weight)), dtype=None).convolutions
+    assert conv.problem.dtype is DType.FLOAT16
+
+
+def test_a_printed_plan_is_a_table_and_no_more_than_that(local: Local) -> None:
+    plan = plan_network(local, network(block(), batch=32, dtype=DType.FLOAT16), limits(local))
+    first, head, *lines = str(plan).splitlines()
+    assert first == f"tested on nvidia-h200: 3 convolutions in {plan.time_ms:.4g} ms"
+    assert head.split() == ["layer", "dtype", "layout", "count", "variant", "each", "time", "is", "share", "gain"]
+    assert {line.split()[0] for line in lines[:3]} == {layer.problem.brief for layer in plan.layers}
+    speedup = plan.rivals[Rival.PYTORCH_DEFAULT].speedup
+    assert f"against PyTorch's default: {speedup:.2f}x" in lines
+    many = plan_network(local, known_network("inception_v3", batch=1, dtype=DType.FLOAT16), limits(local))
+    assert f"... and {len(many.layers) - 20} more layers" in repr(many)
 
 
 def test_no_layout_for_all_is_faster_than_the_plan(local: Local) -> None:
@@ -281,12 +329,51 @@ def test_a_model_without_a_convolution_says_so(local: Local) -> None:
         plan_network(local, network(build.bytes(build.node("Relu", "x"))), limits(local))
 
 
+@pytest.mark.parametrize(
+    ("channels", "attributes", "said"),
+    [
+        (4, {}, "conv1: its input has 4 channels, and its weight is for 3"),
+        (4, {"group": 2}, "conv1: its input has 4 channels, and its weight is for 3 in each of 2 groups"),
+        (3, {"group": 0}, "conv1: group is 0; allowed: an integer from 1"),
+        (3, {"pads": [-1, -1, -1, -1]}, "conv1: pad_h is -1; allowed: an integer from 0"),
+    ],
+)
+def test_where_nothing_can_be_planned_the_node_is_named(
+    local: Local, channels: int, attributes: dict[str, Any], said: str
+) -> None:
+    build = Build(1, channels, 8, 8)
+    end = build.node("Conv", build.node("Relu", "x"), build.weight(8, 3, 3, 3), **attributes)
+    with pytest.raises(NoAdvice) as caught:
+        plan_network(local, network(build.bytes(end)), limits(local))
+    assert str(caught.value).startswith(f"nothing in tested can be planned: {said}")
+
+
+def test_a_reason_that_several_nodes_share_is_said_once(local: Local) -> None:
+    build = Build(1, 4, 8, 8)
+    ends = [build.node("Conv", "x", build.weight(8, 3, 3, 3)) for _ in range(3)]
+    with pytest.raises(NoAdvice, match=r"planned: conv0 and 2 others: its input has 4 channels, and its weight is"):
+        plan_network(local, network(build.bytes(*ends)), limits(local))
+
+
+def test_a_device_of_which_nothing_is_known_is_not_said_to_run_nothing(local: Local) -> None:
+    def unknown(problems: Sequence[ConvProblem]) -> list[NoAdvice]:
+        why = {"cpu.gemm": "not measured on this layer, and there is no model of cpu"}
+        return [NoAdvice("no advice", why)] * len(problems)
+
+    found = Network("tested", tuple(network(stored("FLOAT", "FLOAT")).operators))
+    with pytest.raises(NoAdvice) as caught:
+        make_plan(found, unknown, lambda n_bytes: 0.0)
+    assert "conv0 and 1 other: no variant is advised: not measured on this layer, and there" in str(caught.value)
+
+
 def test_symbolic_sizes_are_asked_for_by_name() -> None:
     build = Build("batch", 3, "height", "width")
     body = build.bytes(build.conv("x", 8, 3))
-    with pytest.raises(InvalidInput, match="height") as caught:
+    with pytest.raises(InvalidInput, match=r"'height', .*'width'.*allowed: .*height=224,width=224$") as caught:
         network(body)
     assert caught.value.field == "dims"
+    with pytest.raises(InvalidInput, match=r"'width'.*a size for it, such as width=224$"):
+        network(body, height=20)
     (conv,) = network(body, batch=4, height=20, width=30).convolutions
     assert (conv.problem.n, conv.problem.h, conv.problem.w) == (4, 20, 30)
     with pytest.raises(InvalidInput, match="depth"):
@@ -540,8 +627,26 @@ def test_the_command_prints_comma_separated_values(file: Path) -> None:
     assert rows[2]["epilogue"] == "residual-relu"
 
 
+@pytest.mark.parametrize(("name", "ships"), [("resnet50", True), ("vit_b_16", False)])
+def test_a_model_of_torchvision_is_refused_without_it_and_no_other_planned(
+    monkeypatch: pytest.MonkeyPatch, name: str, ships: bool
+) -> None:
+    monkeypatch.setattr(known, "find_spec", lambda package: None)
+    with pytest.raises(InvalidInput, match="pip install torch torchvision") as caught:
+        run(f"torchvision:{name}", "--device", "nvidia-h200")
+    assert (f"{name}, a network that ships, is planned without" in str(caught.value)) == ships
+
+
+def test_the_command_takes_a_precision_or_the_files_own(tmp_path: Path) -> None:
+    half = tmp_path / "half.onnx"
+    half.write_bytes(stored("FLOAT16"))
+    assert "half.onnx float16 on nvidia-h200" in run(half, "--device", "nvidia-h200")
+    assert "half.onnx tf32 on nvidia-h200" in run(half, "--dtype", "tf32", "--device", "nvidia-h200")
+    assert "alexnet float32 on nvidia-h200" in run("alexnet", "--device", "nvidia-h200")
+
+
 def test_a_network_that_ships_is_planned_by_its_name() -> None:
-    (answer,) = json.loads(run("torchvision:resnet50", "--json", "--device", "nvidia-h200"))["plans"]
+    (answer,) = json.loads(run("resnet50", "--json", "--device", "nvidia-h200"))["plans"]
     assert answer["n_convolutions"] == 53
     assert not answer["conversions"]
 

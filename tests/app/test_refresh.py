@@ -48,6 +48,7 @@ class Upgraded:
         self._advisor, self._left = Advisor(tree, NOW), fails_after
         self._outcome = outcome or (lambda _name: Outcome.MEASURED)
         self.slower = 1.5
+        self.clocks_mhz = 1980, 1980
         self.error: BaseException = WorkerError("the GPU is lost")
         self.calls: list[tuple[ConvProblem, str]] = []
 
@@ -73,7 +74,8 @@ class Upgraded:
         outcome = self._outcome(name)
         ratio = self.slower if name.startswith(SLOWER) else 1.0
         samples = (ratio * times(self._advisor, problem)[name],) * 5 if outcome in TIMED else ()
-        return Measurement(problem, name, NOW, outcome, samples_ms=samples, workspace_bytes=0, run_id=run_id)
+        clocks = dict(zip(("clock_start_mhz", "clock_end_mhz"), self.clocks_mhz, strict=True))
+        return Measurement(problem, name, NOW, outcome, samples_ms=samples, workspace_bytes=0, run_id=run_id, **clocks)
 
 
 TIMED = (Outcome.MEASURED, Outcome.UNSTEADY)
@@ -195,6 +197,34 @@ def test_run_again_it_goes_on_and_measures_nothing_twice(store, tree, registry):
     assert not third.calls
 
 
+def no_more(name: str) -> Outcome:
+    """What the upgrade made slower runs no more."""
+    return Outcome.NOT_SUPPORTED if name.startswith(SLOWER) else Outcome.MEASURED
+
+
+def test_run_again_it_finds_what_it_would_have_found_at_once(store, tree, registry, measured, tmp_path):
+    refreshed(store, Upgraded(tree, outcome=no_more, fails_after=30), registry)
+    resumed, again = (refreshed(store, Upgraded(tree, outcome=no_more), registry) for _ in range(2))
+    with Store(f"sqlite:///{tmp_path / 'another.db'}") as another:
+        another.append(measured)
+        at_once = refreshed(another, Upgraded(tree, outcome=no_more), registry)
+    for done in (resumed, again):
+        assert done.found == at_once.found
+        assert done.outcomes == at_once.outcomes
+        assert done.model.id == at_once.model.id
+
+
+def test_what_the_store_refuses_counts_neither_at_once_nor_again(store, tree, registry):
+    """A clock that falls while it is timed makes a time unsteady once it is stored."""
+    engines = [Upgraded(tree), Upgraded(tree)]
+    for engine in engines:
+        engine.clocks_mhz = 1980, 1200
+        done = refreshed(store, engine, registry)
+        assert done.found is None
+        assert set(done.outcomes) == {Outcome.UNSTEADY}
+    assert not engines[1].calls
+
+
 def test_a_second_upgrade_is_compared_with_what_was_known_before_the_first(store, tree, registry, measured):
     first = refreshed(store, Upgraded(tree), registry)
     registry.activate(BEFORE.id, registry.add(first.model))
@@ -230,10 +260,7 @@ def test_a_busy_gpu_says_nothing_of_a_variant(store, tree, registry, outcome, sa
 
 
 def test_a_variant_that_runs_no_more_has_moved(store, tree, registry):
-    def outcome(name: str) -> Outcome:
-        return Outcome.NOT_SUPPORTED if name.startswith(SLOWER) else Outcome.MEASURED
-
-    done = refreshed(store, Upgraded(tree, outcome=outcome), registry)
+    done = refreshed(store, Upgraded(tree, outcome=no_more), registry)
     lost = {line.name for line in done.found.variants if line.n_lost}
     assert lost
     assert all(name.startswith(SLOWER) for name in lost)

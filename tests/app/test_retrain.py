@@ -44,12 +44,14 @@ def url(database_url) -> str:
 def challenged(monkeypatch, trees):
     """Trains nothing: the challenge ends as the test says."""
 
-    def outcome(tree: int, slowdown: float, champion_slowdown: float = math.nan) -> None:
+    def outcome(
+        tree: int, slowdown: float, champion_slowdown: float = math.nan, objections: tuple[str, ...] = ()
+    ) -> None:
         def challenge(table, _champion, *, device_id, on_progress, n_threads):
             assert (table.num_rows, device_id) == (60, DEVICE.id)
             assert 1 <= n_threads <= MOST_THREADS
             on_progress(1.0)
-            return Challenge(trees[tree], slowdown, champion_slowdown)
+            return Challenge(trees[tree], slowdown, champion_slowdown, objections=objections)
 
         monkeypatch.setattr(gate, "challenge", challenge)
 
@@ -78,15 +80,15 @@ def test_the_first_tree_is_used(url, tmp_path, challenged, trees):
 
 
 @pytest.mark.parametrize(
-    ("slowdown", "is_forced", "is_promoted"),
-    [(1.19, False, True), (1.2, False, True), (1.21, False, False), (1.21, True, True)],
+    ("objections", "is_forced", "is_promoted"),
+    [((), False, True), (("it is worse",), False, False), (("it is worse",), True, True)],
 )
 def test_a_worse_tree_is_kept_but_not_used_unless_forced(
-    url, tmp_path, challenged, trees, slowdown, is_forced, is_promoted
+    url, tmp_path, challenged, trees, objections, is_forced, is_promoted
 ):
     challenged(0, 1.2)
     retrain(url, tmp_path, DEVICE.id, is_forced=False)
-    challenged(1, slowdown, 1.2)
+    challenged(1, 1.21, 1.2, objections)
     result = retrain(url, tmp_path, DEVICE.id, is_forced=is_forced)
     assert (result["promoted"], result["champion"], result["champion_slowdown"]) == (is_promoted, trees[0].id, 1.2)
     assert Registry(tmp_path).active(DEVICE.id).id == trees[is_promoted].id

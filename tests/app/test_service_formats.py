@@ -117,6 +117,14 @@ def test_parameters_in_the_url_that_are_wrong_are_told(client: Client, query: st
     is_problem(client.post(f"/v1/convolutions?{query}", content=npy(x, weight), headers=NPY), status, kind)
 
 
+def test_tensors_of_another_type_than_dtype_are_told_which_it_is(client: Client) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    response = client.post("/v1/convolutions?pad=1&dtype=float16", content=npy(x, weight), headers=NPY)
+    assert is_problem(response, 400, "invalid-tensor")["allowed"] == (
+        "float16, with dtype=float16; for these tensors dtype=float32 or tf32"
+    )
+
+
 def test_one_array_is_not_enough(client: Client) -> None:
     x, _ = reference.random_operands(SMALL, seed=1)
     response = client.post("/v1/convolutions?pad=1", content=npy(x), headers=NPY)

@@ -208,6 +208,7 @@ def test_jobs_are_listed_a_page_at_a_time(client: Client) -> None:
         ("kind=party", 422, "kind"),
         ("page=2", 422, "page"),
         ("before=nobody", 404, "nobody"),
+        ("before=%00", 404, "unknown job"),
     ],
 )
 def test_a_page_of_jobs_that_cannot_be_is_refused(client: Client, asked: str, status: int, field: str) -> None:

@@ -11,7 +11,7 @@ from conv_advisor.app.plans import planning
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from tests.app.serving import FAST, GPU, Client, is_problem, serving
-from tests.onnx_models import Build, block
+from tests.onnx_models import Build, block, stored
 
 ONNX = {"content-type": "application/onnx"}
 KINDS = {400: "invalid-input", 404: "unknown-device", 415: "unsupported-media-type", 422: "unprocessable-entity"}
@@ -41,6 +41,15 @@ def test_a_network_that_ships_is_planned(client: Client) -> None:
     (plan,) = response.json()["plans"]
     assert (plan["n_convolutions"], plan["conversions"]) == (53, [])
     assert sum(layer["share"] for layer in plan["layers"]) == pytest.approx(1)
+
+
+def test_a_model_is_planned_in_its_own_precision(client: Client) -> None:
+    for precision, dtype in (("FLOAT16", "float16"), ("BFLOAT16", "bfloat16"), ("FLOAT", "float32")):
+        (plan,) = client.post("/v1/plans?device=nvidia-h200", content=stored(precision), headers=ONNX).json()["plans"]
+        assert {layer["problem"]["dtype"] for layer in plan["layers"]} == {dtype}
+    refused = client.post("/v1/plans?device=nvidia-h200", content=stored("DOUBLE"), headers=ONNX)
+    is_problem(refused, 400, "invalid-input")
+    assert "DOUBLE" in refused.text
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,16 @@ def test_a_misspelt_setting_is_refused(monkeypatch):
         load_settings()
 
 
+@pytest.mark.parametrize("name", ["CONV_ADVISOR_PLANS", "CONV_ADVISOR_DEVICES"])
+def test_variables_that_are_read_elsewhere_stop_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "given")
+    assert load_settings() == Settings()
+    assert jsonschema.Draft202012Validator(settings_schema()).is_valid({name: "given"})
+    monkeypatch.setenv(f"{name}X", "given")
+    with pytest.raises(InvalidInput, match=f"{name}X is 'set'; allowed: .*{name}"):
+        load_settings()
+
+
 def test_a_file_of_the_secrets_is_read_like_a_variable_and_after_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

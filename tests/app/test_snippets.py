@@ -94,6 +94,8 @@ def test_python_for_a_gpu_is_python_and_tidy(language: str, plan: Any, dtype: st
             code = code_of(variant, of, plan, language)
             compile(code, "snippet.py", "exec")
             (tmp_path / f"{variant.id}_{epilogue}.py".replace(".", "_", 2).replace("-", "_")).write_text(code)
+            assert "Needs: a GPU of NVIDIA's, and pip install" in code
+            assert ("'torch>=2.11'" in code) is (language == "torch" and variant is not GRAPH)
     checked = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=160", "--select=E,F,W,I", tmp_path]
     done = subprocess.run(checked, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout

@@ -35,6 +35,10 @@ SAME: dict[str, tuple[dict[str, Any], ConvProblem]] = {
     "sides by themselves": ({**SIZES, "pad": 1, "pad_h_end": 0}, ConvProblem(**SIZES, pad_h=1, pad_w=1, pad_h_end=0)),
     "one side moves its end": ({**SIZES, "pad": 2, "pad_h": 1}, ConvProblem(**SIZES, pad_h=1, pad_w=2)),
     "valid": ({**SIZES, "padding": "valid"}, OURS),
+    "each side by itself": (
+        {**SIZES, "padding": "0,1,2,3"},
+        ConvProblem(**SIZES, pad_w=1, pad_h_end=2, pad_w_end=3),
+    ),
     "notset": ({**SIZES, "auto_pad": "NOTSET", "pad": 1}, ConvProblem(**SIZES, pad_h=1, pad_w=1)),
     "same": ({**SIZES, "padding": "same"}, ConvProblem(**SIZES, pad_h=1, pad_w=0, pad_w_end=1)),
     "lower": ({**SIZES, "auto_pad": "same_lower"}, ConvProblem(**SIZES, pad_h=1, pad_w=1, pad_w_end=0)),
@@ -60,6 +64,11 @@ SAME: dict[str, tuple[dict[str, Any], ConvProblem]] = {
         {"layer": "14-1-3-256-128-bias-residual-relu", "dtype": "fp16"},
         ConvProblem.parse("14-1-3-256-128-bias-residual-relu", dtype="float16"),
     ),
+    "behind a call": (
+        {"layer": "Conv2d(4, 6, 3, padding=same, bias=False) 2x4x9x9"},
+        ConvProblem(*(2, 4, 9, 9, 6, 3, 3), pad_h=1, pad_w=1),
+    ),
+    "behind a row": ({"layer": "(a): Conv1d(4, 6, 3, bias=False), 2x4x9"}, ConvProblem(*(2, 4, 1, 9, 6, 1, 3))),
     "beside a call": (
         {"layer": "Conv2d(4, 6, 3)", "input": "2x4x9x9", "activation": "relu", "dtype": "tf32"},
         ConvProblem(*(2, 4, 9, 9, 6, 3, 3), dtype=DType.TF32, epilogue=Epilogue(bias=True, activation=Activation.RELU)),
@@ -88,8 +97,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"n": 1, "c": 1, "length": 9, "k": 1, "kernel_size": 3, "pads": (1, 1, 1, 1)},
         "pads is (1, 1, 1, 1); allowed: two numbers: left, right",
     ),
-    "a filter in three dimensions": ({"kernel_size": (3, 3, 3)}, "kernel_size is (3, 3, 3); allowed: a number, or two"),
-    "no number": ({**SIZES, "padding": "wide"}, "padding is 'wide'; allowed: a number, or several"),
+    "a filter in three dimensions": (
+        {"kernel_size": (3, 3, 3)},
+        "kernel_size is (3, 3, 3); allowed: a number from 1, or",
+    ),
     "twice": ({**SIZES, "pad": 1, "padding": 2}, "pad is 1; allowed: not together with padding, which sets it"),
     "twice by others": ({**SIZES, "strides": 2, "stride": 2}, "not together with"),
     "channels twice": ({**SIZES, "in_channels": 4}, "in_channels is 4; allowed: not together with c, which sets it"),
@@ -123,7 +134,20 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"layer": "Conv2d(4, 6, 3)", "input": "2x4x9x9", "stride": 2},
         "stride_h is 2; allowed: not together with Conv2d(...), which sets it",
     ),
-    "a call alone": ({"layer": "Conv2d(4, 6, 3)"}, "input is ''; allowed: batch x channels x height x width"),
+    "a call alone": (
+        {"layer": "Conv2d(4, 6, 3)"},
+        "layer is 'Conv2d(4, 6, 3)'; allowed: with the shape of its input behind, Conv2d(...) 1x4x56x56; or as input",
+    ),
+    "a row alone": ({"layer": "Conv1d(4, 6, 3)"}, "with the shape of its input behind, Conv1d(...) 1x4x56; or as"),
+    "a shape behind it that is none": ({"layer": "Conv2d(4, 6, 3) 2x4"}, "input is '2x4'; allowed: batch x channels"),
+    "no padding": (
+        {**SIZES, "padding": "samee"},
+        "padding is 'samee'; allowed: a number from 0, two as 1x2 or 1,2, four as top,left,bottom,right, same or valid",
+    ),
+    "padding below 0": ({**SIZES, "padding": "-1"}, "padding is '-1'; allowed: a number from 0, two as"),
+    "three of padding": ({**SIZES, "padding": "1,2,3"}, "padding is '1,2,3'; allowed: a number from 0, two as 1x2"),
+    "a pad below 0": ({**SIZES, "pads": "-1,0,0,0"}, "pads is '-1,0,0,0'; allowed: four numbers: top"),
+    "a stride of none": ({**SIZES, "stride": "-1"}, "stride is '-1'; allowed: a number from 1, or two as 3x3 or 3,3"),
     "another kind": (
         {"layer": "ConvTranspose2d(4, 6, 3)", "input": "2x4x9x9"},
         "ConvTranspose2d is a transposed convolution, which is not computed here",

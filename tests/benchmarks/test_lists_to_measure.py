@@ -31,6 +31,16 @@ def test_a_module_is_a_problem() -> None:
     assert (same.pad_h, same.pad_w, valid.pad_h, valid.pad_w) == (1, 4, 0, 0)
 
 
+def test_packages_that_are_missing_are_named_with_what_installs_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zoo, "find_spec", lambda package: None)
+    with pytest.raises(SystemExit) as ended:
+        zoo.main([])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(": pip install torch timm torchvision\n")
+
+
 def test_what_is_no_layer_or_judges_advice_is_left_out() -> None:
     assert zoo.problem_of(module(padding="valid"), 2, 17) == []
     judge = next(each for each in networks.held_out_layers() if each.groups == 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,10 +31,22 @@ from tests.benchmarks.made_up import GPU
 from tests.data import arrow
 
 COLUMN = ("float32", "nchw")
+ROOT = Path(__file__).parents[2]
 PARTS = [
     *("summary", "guidelines", "together", "statements", "rules", "rules for cuDNN", "scatter", "growth", "workspaces"),
     "course-cpu",
 ]
+
+
+def test_without_matplotlib_it_says_what_installs_it() -> None:
+    code = (
+        "import runpy, sys; sys.modules['matplotlib'] = None; runpy.run_module('benchmarks.plots', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "benchmarks.plots: matplotlib is not installed; constraints/dev.txt has it: make .venv/.dev installs that\n"
+    )
 
 
 def page_of(*names: str, groups: Sequence[str] = ()) -> str:

@@ -121,10 +121,18 @@ def test_sums_of_operands_that_were_cut_are_made_up_for_on_average(kind: str) ->
 
 
 def test_the_page_of_the_backend_says_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    rounding.main()
+    rounding.main([])
     page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
     for line in capsys.readouterr().out.splitlines()[2:]:
         name, *_ = line.strip("| ").split(" | ")
         (said,) = (each for each in page.splitlines() if each.startswith(f"| {name} |"))
         for figure, printed in zip(said.split(" | ")[1:], line.split(" | ")[1:], strict=True):
             assert float(figure.strip(" |")) == pytest.approx(float(printed.strip(" |")), rel=0.2)
+
+
+def test_help_is_given_and_nothing_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounding, "errors", lambda multiply: pytest.fail("it ran"))
+    with pytest.raises(SystemExit) as ended:
+        rounding.main(["--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: python -m benchmarks.rounding")

@@ -246,19 +246,16 @@ def test_a_trial_of_it_finds_all_as_it_should_be(container: Container, capsys: p
 COMPILE_ALL = """
 import cupy
 from conv_advisor.kernels.cuda.sources import SOURCES
-from conv_advisor.kernels.cuda.compile import _include_path
+from conv_advisor.kernels.cuda.compile import _include_path, compile_cubin
 from conv_advisor.kernels.cuda.parts.source import STORAGES
-from conv_advisor.kernels.cuda.cubin import _compile
 from conv_advisor.kernels.cudnn import library
 
 print("cupy", cupy.__version__, "cudnn", library.version(), "headers", *_include_path())
 for name, source in SOURCES.items():
     for storage in STORAGES:
         for defines in source.instantiations(storage)[:1]:
-            options = ("-std=c++17", *(f"-I{path}" for path in _include_path()), f"-DSTORAGE_{storage}")
-            options += tuple(f"-D{macro}={value}" for macro, value in defines.items())
             arch = source.architectures[-1]
-            cubin = _compile(source.text(), name, (*options, f"--gpu-architecture={arch}"))
+            cubin, _ = compile_cubin(source, storage, defines, arch)
             print(name, storage, arch, len(cubin))
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,6 @@ pytest.importorskip("cuda.core", reason="cuda-core compiles without a GPU", exc_
 
 from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels import builds
-from conv_advisor.kernels.cuda import compile as compiling
 from conv_advisor.kernels.cuda.catalog import FAMILIES, VARIANTS
 from conv_advisor.kernels.cuda.compile import load_module, shape_arguments
 from conv_advisor.kernels.cuda.direct.plan import SOURCE as DIRECT
@@ -101,20 +98,6 @@ def test_the_builds_that_are_shortest_of_registers_compile_with_the_epilogues_th
     kernels = [kernel for _, _, kernels in done for kernel in kernels]
     assert [describe(kernel) for kernel in unlisted_spills(kernels)] == []
     assert with_lost_copies(kernels) == []
-
-
-def test_what_was_compiled_is_compiled_no_second_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(builds, "_home", lambda _compiler: tmp_path)
-    made: list[str] = []
-
-    def compile_once(_text: str, macros: list[str], arch: str) -> tuple[bytes, str]:
-        made.append(f"{macros[0]} {arch}")
-        return ELF, "no warnings"
-
-    monkeypatch.setattr(compiling, "_compile", compile_once)
-    for arch in ("sm_90", "sm_90", "sm_80"):
-        assert compiling.compile_cubin(SOURCES["im2col"], "FLOAT32", {}, arch) == (ELF, "no warnings")
-    assert made == ["STORAGE_FLOAT32 sm_90", "STORAGE_FLOAT32 sm_80"]
 
 
 def test_many_cuts_are_compiled_for_hopper_and_the_first_and_last_elsewhere() -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import pytest
 
-from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
+from conv_advisor.data.errors import CompileFailed, NotSupported, WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cpu.threads import available_cores
@@ -46,7 +46,7 @@ def compile_all(device: Device, cases: Iterable[Case]) -> None:
     def load(each: tuple[Compilation, str]) -> None:
         try:
             _ = _load_module(*each[0]).get_function(each[1]).kernel
-        except cupy.cuda.compiler.CompileException:
+        except (CompileFailed, cupy.cuda.compiler.CompileException):
             return
 
     todo = list(compilations(device, cases).items())

@@ -103,6 +103,10 @@ def test_eight_neighbouring_windows_begin_in_different_banks(c: int, stride: int
     problem = ConvProblem(1, c, 99, 99, 16, 11, 11, stride, stride, dtype=DType.FLOAT16, layout=Layout.NHWC)
     assert cuts_of(problem)
     for cut in cuts_of(problem):
-        places = [taps.bytes_of_window(q, cut, problem) for q in range(8)]
+        stage = taps.Stage.of(cut, problem)
+        places = [
+            element % taps.CHUNK * stage.copies // taps.CHUNK * stage.copy_bytes + element // taps.CHUNK * 16
+            for element in range(0, 8 * stride * c, stride * c)
+        ]
         assert all(place % 16 == 0 for place in places)
         assert len({place % taps.LANES_BYTES for place in places}) == 8

@@ -126,7 +126,7 @@ def test_a_cut_covers_the_outputs_and_fits(problem: ConvProblem) -> None:
     assert 1 <= chosen.tile_blocks <= plans.tiles_of(problem, chosen)
     assert chosen.tile_blocks * plans.columns_of_blocks(problem, chosen) < 2**31
     assert max(geometry.slab_words, geometry.slab_pixels) < 2**16
-    assert all(-(2**31) <= argument < 2**31 for argument in plans.arguments(problem, chosen))
+    assert all(-(2**31) <= argument < 2**32 for argument in plans.arguments(problem, chosen))
     storage = {"float32": "FLOAT32", "tf32": "FLOAT32", "float16": "FLOAT16", "bfloat16": "BFLOAT16"}[problem.dtype]
     assert plans.defines_for(chosen.tile, problem) in plans.SOURCE.instantiations(storage)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda.catalog import VARIANTS
@@ -110,3 +110,20 @@ def uneven_error_of(variant_id: str, problem: ConvProblem) -> float:
 @pytest.mark.parametrize("case", uneven_cases(), ids=lambda case: f"{case[0]}-{case[1].key}")
 def test_sides_may_be_padded_differently(pool: ProcessPoolExecutor, case: Case) -> None:
     assert pool.submit(uneven_error_of, *case).result() <= tolerance(case[1])
+
+
+def is_lent(variant_id: str, problem: ConvProblem) -> bool:
+    """Whether other scratch memory can be lent to each run, as those on several streams need it."""
+    launch = BY_ID[variant_id].prepare(problem, host_cuda.DEVICE, 2**30)
+    try:
+        for scratch in launch.scratch:
+            scratch.free()
+    except NotSupported:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("variant_id", ["cuda.direct_naive", "cuda.direct_constant", "cuda.gemm"])
+def test_constant_memory_alone_cannot_be_lent(pool: ProcessPoolExecutor, variant_id: str) -> None:
+    lent = pool.submit(is_lent, variant_id, edge_problem("same_3x3", DType.FLOAT32, Layout.NCHW)).result()
+    assert lent == (variant_id != "cuda.direct_constant")

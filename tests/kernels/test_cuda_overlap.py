@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
 from threading import Thread
 from typing import Any
 
 import pytest
 
 from conv_advisor.data.epilogue import Activation, Epilogue
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import get
 from conv_advisor.kernels.cuda.catalog import FAMILIES
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.launching import _Config, prepare_start
@@ -16,6 +19,7 @@ from conv_advisor.kernels.cuda.parts.overlap import MACRO, overlapping, overlaps
 from conv_advisor.kernels.cuda.parts.source import STORAGES, Source
 from conv_advisor.kernels.cuda.resources import Compilation, compile_one, with_lost_copies
 from conv_advisor.kernels.cuda.sass import code_of, opcodes
+from tests.kernels.accelerator import GPU
 
 WAIT, LET_BEGIN, END = 0x82E, 0x82D, 0x94D
 """``ACQBULK``, ``PREEXIT`` and ``EXIT``, as ptxas 13.0 assembles the two instructions and a kernel's end."""
@@ -82,6 +86,62 @@ def test_only_who_asks_overlaps_and_only_where_the_kernel_waits() -> None:
         thread.join()
         assert elsewhere == [False]
     assert not overlaps(waiting)
+
+
+NHWC = ConvProblem.parse("14-2-1-64-64", dtype="float16", layout="nhwc")
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that launchers load, and the launches that they prepare, with "early" where these overlap."""
+    seen: list[str] = []
+
+    def told(what: str, *, early: bool) -> Any:
+        seen.append(f"{what} early" if early else what)
+        return Kernel()
+
+    for family in ("implicit_gemm_nhwc", "implicit_gemm_tma", "few_inputs"):
+        launcher = f"conv_advisor.kernels.cuda.{family}.launch"
+        monkeypatch.setattr(f"{launcher}.load_kernel", lambda source, *_, **__: told("kernel", early=overlaps(source)))
+        monkeypatch.setattr(
+            f"{launcher}.prepare_start", lambda *_, overlaps=False, **__: told("launch", early=overlaps)
+        )
+    return seen
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+@pytest.mark.parametrize(
+    ("variant", "problem"),
+    [
+        ("cuda.implicit_gemm_nhwc", NHWC),
+        ("cuda.implicit_gemm_tma", NHWC),
+        ("cuda.few_inputs", ConvProblem.parse("13-2-3-64-16", dtype="float16", layout="nhwc")),
+    ],
+)
+def test_what_writes_within_overlaps_as_the_whole_launch_does_and_loads_no_kernel_of_its_own(
+    variant: str, problem: ConvProblem, is_asked: bool, loaded: list[str]
+) -> None:
+    with overlapping() if is_asked else nullcontext():
+        launch = get(variant).prepare(problem, GPU, 2**30)
+    first, loaded[:] = set(loaded), []
+    assert launch.within is not None
+    with nullcontext() if is_asked else overlapping():  # whatever holds when the first graph runs
+        launch.within(problem.k + 16)
+    early = " early" * is_asked
+    assert first == {f"kernel{early}", f"launch{early}"}
+    assert loaded == [f"launch{early}"]
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_prologue_overlaps_as_what_it_was_prepared_with_and_is_loaded_once(is_asked: bool, loaded: list[str]) -> None:
+    with overlapping() if is_asked else nullcontext():
+        launch = get("cuda.implicit_gemm_nhwc").prepare(NHWC, GPU, 2**30)
+    assert launch.behind_prologue is not None
+    of_prologue, early = len(loaded), " early" * is_asked
+    for channels in (64, 128):
+        with nullcontext() if is_asked else overlapping():
+            launch.behind_prologue(channels)
+    assert loaded[of_prologue:] == [f"kernel{early}", f"launch{early}", f"launch{early}"]
 
 
 class Driver:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from conv_advisor.kernels import exclusive
 from conv_advisor.kernels.exclusive import Exclusive
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked there")
@@ -80,3 +84,55 @@ def test_without_a_cache_that_can_be_written_nothing_is_locked(tmp_path: Path, m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with _holder(), Exclusive("0000:0B:00.0"):
         pass
+
+
+def test_where_the_file_is_another_user_s_nothing_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def refuse(path: str | Path, *how: int, **more: int) -> int:
+        if Path(path).name == "0000-0B-00.0":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *how, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        alone = Exclusive("0000:0B:00.0")
+    with _holder(), alone:
+        pass
+
+
+def test_where_the_file_system_has_no_locks_nothing_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def refuse(_file: int, operation: int) -> None:
+        asked.append(operation)
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    assert exclusive.fcntl
+    monkeypatch.setattr(exclusive.fcntl, "flock", refuse)
+    alone = Exclusive("0000:0B:00.0")
+    for _ in range(2):
+        with alone, alone:
+            pass
+    assert len(asked) == 1
+
+
+def test_a_turn_that_does_not_end_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(exclusive, "LONGEST_WAIT_S", 0.5)
+    alone = Exclusive("0000:0B:00.0")
+
+    def waited_s() -> float:
+        began_s = time.monotonic()
+        with alone, alone:
+            return time.monotonic() - began_s
+
+    for _ in range(2):
+        with _holder():
+            assert waited_s() >= 0.5
+            assert waited_s() + waited_s() < 0.5
+        assert waited_s() < 0.5  # the holder is dead: from here on others are waited for again
+    assert [(record.levelno, record.args) for record in caplog.records] == 2 * [
+        (logging.WARNING, ("0000:0B:00.0", 0.5))
+    ]

@@ -28,6 +28,19 @@ def test_it_follows_from_the_sources_and_from_nothing_else(tmp_path: Path, monke
     assert name_of() != first
 
 
+def test_a_part_of_the_sources_has_a_digest_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "__file__", str(tmp_path / "sources.py"))
+    digest_of = sources.sources_digest.__wrapped__
+    for folder in ("cuda", "cudnn"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rules.py").write_text("one")
+    whole, part = digest_of(), digest_of("cudnn")
+    (tmp_path / "cuda" / "rules.py").write_text("two")
+    assert (digest_of() == whole, digest_of("cudnn") == part) == (False, True)
+    (tmp_path / "cudnn" / "rules.py").write_text("two")
+    assert digest_of("cudnn") != part
+
+
 def test_no_loop_takes_turns_of_three_or_the_like() -> None:
     """Of a loop within another, NVRTC 13.0 makes turns of three with none for what is left."""
     found = {

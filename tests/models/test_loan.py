@@ -145,7 +145,7 @@ def test_what_is_measured_there_is_not_borrowed() -> None:
     some = advisor(A100).advise(SMALL, measured=measured(big=1e-6))
     assert some.best.source is Source.MEASURED
     assert (some.trust.confidence, some.trust.abstains, some.trust.borrowed_from) == (None, False, H200.id)
-    assert some.trusted.startswith("cuda.big was measured, but the times of the others are guesses: NVIDIA A100")
+    assert some.trusted.startswith("cuda.big was measured, but 4 other times are guesses: NVIDIA A100")
 
 
 def test_the_trees_own_device_borrows_nothing() -> None:

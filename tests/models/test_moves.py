@@ -79,6 +79,18 @@ def test_times_of_what_moved_are_corrected_and_no_others(before: Costs, after: C
     assert np.mean(off) < 0.6 * np.mean(np.abs(np.log(before.time_ms / after.time_ms))[is_near, column])
 
 
+def test_a_repair_is_judged_by_layers_it_has_not_seen_in_any_dtype_layout_or_batch(before: Costs) -> None:
+    """Where each layer changes in its own way, no other layer tells how."""
+    layers = list(dict.fromkeys(problem.layer for problem in before.problems))
+    logs = dict(zip(layers, np.random.default_rng(2).normal(0, 0.4, len(layers)), strict=True))
+    refresh, column = Refresh(before), VARIANTS.index(MOVED)
+    for problem, time_ms in zip(before.problems, before.time_ms[:, column], strict=True):
+        refresh.take(problem, MOVED, float(time_ms * np.exp(logs[problem.layer])), 1e-3)
+    found = refresh.findings()
+    assert found.moved == (MOVED,)
+    assert found.off_after > 0.8 * found.off_before
+
+
 def test_where_nothing_changed_nothing_is_named(before: Costs) -> None:
     found = measured(Refresh(before), before)
     assert found.moved == ()

@@ -13,6 +13,7 @@ from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import from_table
+from conv_advisor.models.evaluation import confidence
 from conv_advisor.models.evaluation.confidence import Outcomes, calibrate, calibration, calibration_error, outcomes
 from conv_advisor.models.ranking.candidates import Choice, Source
 from conv_advisor.models.ranking.trust import WITHIN, chance_of_best, trust_in
@@ -151,6 +152,23 @@ def test_bins_that_fall_are_pooled() -> None:
 def test_too_few_results_calibrate_nothing() -> None:
     assert calibration(made_up(150)) is None
     assert calibration_error(made_up(150), None) >= 0
+
+
+@pytest.mark.parametrize("count", [220, 300, 2000])
+def test_each_half_of_the_layers_is_judged_by_what_the_other_calibrates(monkeypatch, count) -> None:
+    """Chances that come true twice as often as they say, of however few results a half may have."""
+    results = made_up(count)
+    biased = changed(results, chances=results.chances / 2, is_right=results.chances > 0.1)
+    monkeypatch.setattr(confidence, "outcomes", lambda _advisor, _unseen: biased)
+    table = calibrate(None, None)
+    assert table["error"] < 0.4 * table["error_uncalibrated"]
+
+
+def test_without_enough_of_one_half_no_error_is_said(monkeypatch) -> None:
+    results = made_up(300)
+    uneven = changed(results, half=(np.arange(300) < 20).astype(int))
+    monkeypatch.setattr(confidence, "outcomes", lambda _advisor, _unseen: uneven)
+    assert calibrate(None, None)["error"] is None
 
 
 def test_confidences_of_a_trained_tree_come_true_on_layers_held_out(table, quick) -> None:

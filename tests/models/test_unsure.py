@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conv_advisor.data.gpus import gpus
 from conv_advisor.models.advice.advisor import Advisor
-from conv_advisor.models.advice.unsure import FIRST, SURE_ENOUGH, Measure, how_many, worth_measuring
+from conv_advisor.models.advice.unsure import FIRST, SURE_ENOUGH, how_many, worth_measuring
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LARGE, SMALL
 from tests.models.test_advisor import measured
@@ -37,4 +37,4 @@ def test_a_guess_is_measured_unless_it_is_said_how_many() -> None:
     assert (guess.trust.abstains, borrowed.trust.abstains) == (True, False)
     assert [how_many(advice, None, None) for advice in (guess, borrowed)] == [FIRST, 1]
     assert [how_many(advice, 1, None) for advice in (guess, borrowed)] == [1, 1]
-    assert how_many(borrowed, None, Measure.IF_UNSURE) == FIRST
+    assert how_many(borrowed, None, "if unsure") == FIRST

@@ -68,10 +68,12 @@ def test_each_state_of_trust_has_its_sentence() -> None:
         f"{sure} that is known. Nothing is known about 2 more variants that may run: measure the layer to know."
     )
     mixed = Trust(None, 0.05, False, False, reason="batch is 9; trained on 1 alone")
-    assert trusted(mixed, ranking) == (
-        "cuda.plain was measured, but the times of the others are guesses: batch is 9; trained on 1 alone."
-        " Measure them to know."
+    known = replace(BEST, source=Source.MEASURED)
+    assert trusted(mixed, (known, known, BEST)) == (
+        "cuda.plain was measured, but 1 other time is a guess: batch is 9; trained on 1 alone."
+        " Measure the layer to know."
     )
+    assert "but 2 other times are guesses:" in trusted(mixed, (known, BEST, known, BEST))
     guess = replace(mixed, abstains=True)
     assert trusted(guess, ranking).startswith("The model abstains, and the ranking is a guess: batch is 9;")
 

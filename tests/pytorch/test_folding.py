@@ -85,6 +85,68 @@ def test_weights_that_are_not_watched_need_refresh(chooser: EverythingAdvised, q
         assert_near(call(x), network(x))
 
 
+def train(network: nn.Module, call: Any, x: Any) -> None:
+    """Let a network see images in training, and return to evaluation."""
+    network.train()
+    for _ in range(5):
+        call(x * 3 + 1)
+    network.eval()
+
+
+@pytest.mark.parametrize("by", ["eager", "compiled"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_statistics_of_training_are_noticed(
+    by: str, mode: Any, momentum: float | None, chooser: EverythingAdvised, quick: Any
+) -> None:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=momentum), nn.ReLU()).eval()
+    x = random(2, 3, 8, 8)
+    call = compiled(network)
+    with mode():
+        assert_near(call(x), network(x))
+        for _ in range(2):
+            train(network, network if by == "eager" else call, x)
+            assert_near(call(x), network(x))
+
+
+def test_blocks_that_share_a_graph_notice_training_of_their_own(chooser: EverythingAdvised, quick: Any) -> None:
+    network = nn.Sequential(*(settle(Residual(8, 8), ()) for _ in range(3)))
+    expected, x = copy.deepcopy(network), random(2, 8, 6, 6)
+    for block in network:
+        block.compile(backend=conv_advisor.torch.backend)
+    with torch.no_grad():
+        for place in (0, 1, 2, 1):
+            for model in (network, expected):
+                train(model[place], model[place].forward, x)
+            for _ in range(2):
+                assert_near(network(x), expected(x))
+    assert chooser.graphs == 1
+
+
+def test_norms_of_a_replaced_module_are_noticed(chooser: EverythingAdvised, quick: Any) -> None:
+    network, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval(), random(2, 3, 8, 8)
+    call = compiled(network)
+    with torch.no_grad():
+        assert_near(call(x), network(x))
+        network.load_state_dict(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).state_dict(), assign=True)
+        assert_near(call(x), network(x))
+        train(network, network, x)
+        assert_near(call(x), network(x))
+    assert chooser.graphs == 1
+
+
+def test_norms_that_do_not_count_batches_need_refresh(chooser: EverythingAdvised, quick: Any) -> None:
+    network, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval(), random(2, 3, 8, 8)
+    network[1].num_batches_tracked = None
+    call = compiled(network)
+    with torch.no_grad():
+        before = call(x)
+        train(network, network, x)
+        assert torch.equal(call(x), before)
+        conv_advisor.torch.refresh()
+        assert_near(call(x), network(x))
+
+
 class Writing(nn.Module):
     """Its graph writes into what it is given, and must not run twice."""
 

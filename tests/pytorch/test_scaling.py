@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402 - it needs PyTorch
 
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.graph.scaling import _factor  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.graph.refreshing import Folded  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, in_float64, kinds, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import FrozenBatchNorm, settle  # noqa: E402 - it needs PyTorch
@@ -296,8 +296,106 @@ def test_blocks_that_share_a_graph_keep_scales_of_their_own(chooser: EverythingA
     assert chooser.graphs == 1
 
 
-@pytest.mark.parametrize("has_scale", [True, False])
-def test_the_factor_of_a_norm_is_rounded_once(has_scale: bool) -> None:
-    variance, scale = torch.rand(1000) + 0.01, torch.randn(1000) if has_scale else None
-    exact = 1 / (variance.double() + 1e-5).sqrt() * (1 if scale is None else scale.double())
-    assert torch.equal(_factor(variance, 1e-5, scale), exact.float())
+def half_ulps(rounded: Any, exact: Any) -> float:
+    """How far numbers are from exact ones, at most, in halves of the distance between their neighbours."""
+    info = torch.finfo(rounded.dtype)
+    _, exponent = torch.frexp(exact.abs().clamp(min=info.tiny))
+    return float(((rounded.double() - exact).abs() / (info.eps / 4 * torch.exp2(exponent.double()))).max())
+
+
+@pytest.mark.parametrize("dtype", EPSILON, ids=str)
+@pytest.mark.parametrize("name", ["norm", "divided"])
+def test_weight_and_bias_are_rounded_once(
+    name: str, dtype: Any, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(3)
+    network = nn.Sequential(nn.Conv2d(16, 256, 3), nn.BatchNorm2d(256)).eval()
+    conv, norm = network
+    with torch.no_grad():
+        for tensor in (norm.weight, norm.running_var):
+            tensor.uniform_(0.5, 2)
+        for tensor in (norm.bias, norm.running_mean):
+            tensor.normal_()
+    network.to(dtype)
+    if dtype is torch.float16:
+        norm.running_var.data = norm.running_var.data.float()
+    made: list[Any] = []
+    fold = Folded.fold
+    monkeypatch.setattr(Folded, "fold", lambda self, inputs: (fold(self, inputs), made.append(self)))
+    factor = norm.weight.detach().double()
+    followed = network if name == "norm" else Divided(conv, norm.weight)
+    kinds(followed, random(1, 16, 5, 5).to(dtype), monkeypatch=monkeypatch)
+    (weight, _), (bias, _) = made[-1].made
+    if name == "norm":
+        factor /= (norm.running_var.double() + norm.eps).sqrt()
+        exact_bias = (conv.bias.double() - norm.running_mean.double()) * factor + norm.bias.double()
+    else:
+        factor = 1 / factor
+        exact_bias = conv.bias.double() * factor
+    assert weight.dtype == bias.dtype == dtype
+    with torch.no_grad():
+        assert half_ulps(weight, conv.weight.double() * factor.reshape(-1, 1, 1, 1)) <= 1.001
+        assert half_ulps(bias, exact_bias) <= 1.001
+
+
+class Divided(nn.Module):
+    """A convolution whose channels are divided by constants."""
+
+    def __init__(self, conv: nn.Module, divisor: Any) -> None:
+        super().__init__()
+        self.conv, self.divisor = conv, divisor
+
+    def forward(self, x: Any) -> Any:
+        return self.conv(x) / self.divisor.reshape(1, -1, 1, 1)
+
+
+def error_of(y: Any, exact: Any) -> float:
+    """The largest error of a filter's output, relative to the largest of that filter."""
+    return float(((y - exact).abs().amax((0, 2, 3)) / exact.abs().amax((0, 2, 3))).max())
+
+
+@pytest.mark.parametrize("filters", [slice(None), slice(1)], ids=["all", "one"])
+@pytest.mark.parametrize("variance", [1e2, 1e6, 1e8])
+@pytest.mark.parametrize("by", ["norm under autocast", "norm", "scale"])
+def test_weights_that_float16_cannot_hold_are_not_folded(
+    by: str, variance: float, filters: slice, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(64, 32, 3), nn.BatchNorm2d(32)).eval()
+    conv, norm = network
+    with torch.no_grad():
+        norm.running_var[filters] = variance
+        norm.bias.zero_()
+        conv.bias.zero_()
+    is_autocast = by == "norm under autocast"
+    if not is_autocast:
+        conv.half()
+    if by == "scale":
+        network = Divided(conv, nn.Parameter(norm.running_var.sqrt().half()))
+    x = random(2, 64, 6, 6).half() * variance**0.5
+    x = x.clamp(-6e3, 6e3)
+    autocast = torch.autocast("cpu", torch.float16, enabled=is_autocast)
+    with autocast:
+        seen, y = kinds(network, x, monkeypatch=monkeypatch)
+        with torch.no_grad():
+            own = network(x)
+    exact = in_float64(network, x)
+    assert error_of(y, exact) < 1.3 * error_of(own, exact)
+    is_folded = not {"batch_norm", "truediv", "div"} & set(seen)
+    assert is_folded == (variance == 1e2)
+
+
+def test_a_filter_that_hardly_deviates_is_folded(chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = nn.Sequential(nn.Conv2d(64, 32, 3), nn.BatchNorm2d(32)).eval().half()
+    conv, norm = network
+    with torch.no_grad():
+        norm.weight[0], conv.weight[0], norm.running_var[0] = 1e-7, 1e-7, 0
+        norm.weight[1], norm.bias[1] = 1e-4, 0.5
+    x = random(2, 64, 6, 6).half()
+    seen, y = kinds(network, x, monkeypatch=monkeypatch)
+    assert "batch_norm" not in seen
+    exact = in_float64(network, x)
+    with torch.no_grad():
+        own = network(x)
+    for place in (0, 1):
+        assert float((y - exact)[:, place].abs().max()) <= 2 * float((own - exact)[:, place].abs().max()) + 2**-25

@@ -7,13 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, load_module, shape_arguments
 from conv_advisor.kernels.cuda.direct import plan as plans
 from conv_advisor.kernels.cuda.parts.arithmetic import filters_per_thread, threads_for
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
+from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
+
+
+class _ConstantMemory(Scratch):
+    """That of a module: all launches fill the same, so that they must not run on two streams at once."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def free(self) -> None:
+        """Refuse: nobody has other constant memory to lend."""
+        raise NotSupported("its filters lie in constant memory, which cannot be lent")
 
 
 def prepare_naive(
@@ -59,7 +72,7 @@ def prepare_constant(
             part = (np.int32(begin), np.int32(count))
             kernel((blocks,), (threads,), (x, y, *addresses(problem.epilogue, ends), *shape, *part))
 
-    return Launch(run)
+    return Launch(run, scratch=(_ConstantMemory(),))
 
 
 def prepare_tiled_halo(

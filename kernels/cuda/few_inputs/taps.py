@@ -102,12 +102,6 @@ def _step(problem: ConvProblem) -> int:
     return problem.stride_w * problem.c
 
 
-def bytes_of_window(q: int, cut: Cut, problem: ConvProblem) -> int:
-    """Where the q-th window of a row of a tile begins, behind the first slot."""
-    element, stage = q * _step(problem), Stage.of(cut, problem)
-    return int(element % CHUNK * stage.copies // CHUNK * stage.copy_bytes + 16 * (element // CHUNK))
-
-
 def chunks_of_row(problem: ConvProblem) -> int:
     """Chunks of a window's row."""
     return int(ceil_div(problem.s * problem.c, CHUNK))

@@ -11,7 +11,7 @@ import numpy as np
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.candidates import row_of
-from conv_advisor.kernels.cuda.parts.division import division, magic, signed
+from conv_advisor.kernels.cuda.parts.division import division, magic
 from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
 from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, BorneSpill, Defines, Source
 
@@ -149,7 +149,7 @@ SOURCE: Final = Source(
     "grouped",
     definitions,
     spills=(
-        BorneSpill("grouped", "sm_90", 20, _GELU, storage="FLOAT16", defines=(("MT", 4), ("NT", 3), ("ACTIVATION", 5))),
+        BorneSpill("grouped", "sm_90", 28, _GELU, storage="FLOAT16", defines=(("MT", 4), ("NT", 3), ("ACTIVATION", 5))),
         *(
             BorneSpill("grouped", arch, most, _AROUND_STEPS, storage="FLOAT32", defines=(("NT", nt), ("SPLIT", 1)))
             for arch in ARCHITECTURES
@@ -326,16 +326,10 @@ def arguments(problem: ConvProblem, cut: Cut) -> list[int]:
         *map(_reciprocal, (g.rows * g.columns, g.columns, g.phase_columns, slab_lanes, weight_lanes)),
         *map(_reciprocal, (taps if is_nchw else cut.chunk_words, problem.s, g.stride_q)),
         *map(_reciprocal, (cut.tile_p * cut.tile_q, cut.tile_q)),
-        *(part for divisor in (columns, filter_blocks, tiles_q, tiles_p) for part in _long_reciprocal(divisor)),
+        *(part for divisor in (columns, filter_blocks, tiles_q, tiles_p) for part in division(divisor)),
     ]
 
 
 def _reciprocal(divisor: int) -> int:
     """The factor by which the kernel multiplies numbers below 2^16 instead of dividing them."""
-    return 0 if divisor == 1 else signed(magic(divisor, 32))
-
-
-def _long_reciprocal(divisor: int) -> tuple[int, int]:
-    """The factor and the shift with which the kernel divides numbers below 2^31."""
-    multiplier, shift = division(divisor)
-    return signed(multiplier), shift
+    return 0 if divisor == 1 else magic(divisor, 32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 from conv_advisor.data.measurement import Device
@@ -14,7 +16,7 @@ from conv_advisor.kernels.cuda.parts.division import division
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.parts.launching import Start, launch_behind, launch_of, prepare_start, with_within
 from conv_advisor.kernels.cuda.parts.offers import Cut
-from conv_advisor.kernels.cuda.parts.overlap import overlaps
+from conv_advisor.kernels.cuda.parts.overlap import as_now, overlaps
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
@@ -35,16 +37,22 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
     takes_prologue = is_pointwise(problem)
     problem = packing.by_patches(problem)
     images = images or packing.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+    kernel = _load(problem, cut)
     if not packing.is_packed(problem):
 
         def into(channels: int) -> Launch:
-            return launch_of(_multiplication(problem, problem.n, cut, channels), problem.epilogue)
+            return launch_of(_multiplication(kernel, problem, problem.n, cut, channels), problem.epilogue)
+
+        @cache
+        def kernel_of_prologue() -> Any:  # few are asked for it, and compiling it takes as long as the other
+            return _load(problem, cut, has_prologue=True)
+
+        def behind(channels: int) -> Callable[..., None]:
+            start = _multiplication(kernel_of_prologue(), problem, problem.n, cut, x_channels=channels)
+            return launch_behind(start, problem.epilogue)
 
         whole = into(problem.k) if problem.epilogue.residual else with_within(into, problem.k)
-        if takes_prologue:
-            whole.behind_prologue = lambda channels: launch_behind(
-                _multiplication(problem, problem.n, cut, x_channels=channels), problem.epilogue
-            )
+        whole.behind_prologue = as_now(behind) if takes_prologue else None
         return whole
     bytes_of_weight, itemsize = packing.weight_bytes(problem), problem.dtype.itemsize_bytes
     workspace = Scratch(bytes_of_weight + images * packing.image_bytes(problem))
@@ -55,7 +63,7 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
             begin * problem.k * problem.p * problem.q * itemsize,
             start_packing(problem, count, has_weight=begin == 0),
             # Only the kernel that writes nchw waits for the packing by itself.
-            _multiplication(problem, count, cut, is_behind_packing=problem.layout is Layout.NCHW),
+            _multiplication(kernel, problem, count, cut, is_behind_packing=problem.layout is Layout.NCHW),
         )
         for begin, count in chunks
     ]
@@ -81,7 +89,14 @@ def start_packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Sta
     )
 
 
+def _load(problem: ConvProblem, cut: Cut[Tile], *, has_prologue: bool = False) -> Any:
+    """The kernel that multiplies."""
+    defines = cut.tile.defines(problem.layout, is_pointwise=bool(is_pointwise(problem)), has_prologue=has_prologue)
+    return load_kernel(plans.SOURCE, "implicit_gemm_nhwc", problem.dtype, **defines, **defines_of(problem.epilogue))
+
+
 def _multiplication(
+    kernel: Any,
     problem: ConvProblem,
     images: int,
     cut: Cut[Tile],
@@ -92,11 +107,8 @@ def _multiplication(
 ) -> Start:
     """The multiplication of ``images`` images, into so many channels, by default the problem's filters alone.
 
-    With a prologue where x is the first of ``x_channels``.
+    With a prologue, for which the kernel is made, where x is the first of ``x_channels``.
     """
-    defines = cut.tile.defines(problem.layout, is_pointwise=bool(is_pointwise(problem)), has_prologue=x_channels > 0)
-    defines |= defines_of(problem.epilogue)
-    kernel = load_kernel(plans.SOURCE, "implicit_gemm_nhwc", problem.dtype, **defines)
     shared_bytes = int(cut.tile.shared_bytes(problem.layout, cut.cluster))
     shape = [int(size) for size in shape_arguments(problem, images)]
     shape[_CHANNELS] = packing.packed_channels(problem)

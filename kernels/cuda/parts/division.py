@@ -26,8 +26,3 @@ def divider(divisor: int) -> tuple[int, int]:
     """Magic and shift with which division.cuh divides values below 2³¹."""
     is_power_of_2 = divisor & (divisor - 1) == 0  # by which it only shifts
     return (0, divisor.bit_length() - 1) if is_power_of_2 else division(divisor)
-
-
-def signed(bits: int) -> int:
-    """The value of the signed 32-bit integer with these bits."""
-    return bits - 2**32 if bits >= 2**31 else bits

@@ -12,6 +12,7 @@ from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.kernels.addresses import current_stream
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
 from conv_advisor.kernels.cuda.parts.epilogue import addresses
+from conv_advisor.kernels.cuda.parts.overlap import as_now
 from conv_advisor.kernels.variant import Launch
 
 Start = Callable[..., None]
@@ -103,11 +104,11 @@ def with_within(into: Callable[[int], Launch], filters: int) -> Launch:
     Parameters
     ----------
     into : callable (channels) -> Launch
-        Without scratch memory.
+        Without scratch memory. It is called again when a graph runs, where it must load nothing.
     filters : int
     """
     launch = into(filters)
-    launch.within = lambda channels: into(channels).run
+    launch.within = as_now(lambda channels: into(channels).run)
     return launch
 
 

@@ -110,11 +110,11 @@ _SPILLED_BYTES: Final = {
     (128, Activation.RELU6): 16,
     (128, Activation.LEAKY_RELU): 8,
     (128, Activation.SILU): 96,
-    (128, Activation.GELU): 168,
+    (128, Activation.GELU): 200,
     (128, Activation.GELU_TANH): 96,
     (128, Activation.HARDSWISH): 8,
     (128, Activation.SIGMOID): 8,
-    (256, Activation.GELU): 36,
+    (256, Activation.GELU): 40,
 }
 """By filters of a tile in half precision; the most of any loading, with and without bias and residual."""
 SOURCE: Final = Source(

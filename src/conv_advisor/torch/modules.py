@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -14,12 +16,34 @@ from conv_advisor.torch.calls.layers import Geometry, geometry_of, is_autocast_o
 from conv_advisor.torch.operators.conv2d import conv2d, run_advised
 
 Kind = tuple[Any, ...]
-"""All that the choice for a call depends on: shape and strides of x, strides of weight, precision."""
+"""All that the choice for a call depends on: shape and strides of x and weight, precision."""
 
 LEAST_DEVICE: Final = 0
 """Devices with this index or a larger one call a variant as it is; a CPU, whose index is -1, calls the operator."""
+_way_of: Final = itemgetter("stride", "padding", "dilation", "groups", "padding_mode")
+_TENSORS: Final = frozenset((nn.Parameter, torch.Tensor))
 _PLANS: Final = "conv_advisor_plans"
 _TOLD: Final = "conv_advisor_told"
+
+
+class _Plan(NamedTuple):
+    """What runs the calls of one kind, as long as the module is what it was when that was chosen.
+
+    Parameters
+    ----------
+    name : str
+    geometry : tuple
+        Stride, padding, dilation and groups.
+    way : tuple
+        What the module itself has of these, and its padding mode.
+    bias_shape : tuple of int
+        That of a bias, if it has one.
+    """
+
+    name: str
+    geometry: tuple[Any, ...]
+    way: tuple[Any, ...]
+    bias_shape: tuple[int, ...]
 
 
 class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
@@ -32,19 +56,25 @@ class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - callers may name it, and so PyTorch does
         """As ``Conv2d`` has it."""
-        weight = self.weight  # asking a module for it costs the host too
-        plan = None if _is_pytorchs(input, weight) else self.__dict__[_PLANS].get(kind_of(weight, input))
+        own = self.__dict__
+        try:
+            parameters = own["_parameters"]  # asking a module for them costs the host several times as much
+            weight, bias = parameters["weight"], parameters["bias"]
+        except KeyError:  # it was pruned or parametrized
+            weight, bias = self.weight, self.bias
+        plan = None if _is_pytorchs(input, weight) else own[_PLANS].get(kind_of(weight, input))
         if plan is None:
             return super().forward(input)
-        name, geometry = plan
-        if _is_seen_by_nobody(input, weight):  # the operator costs the host more than a short kernel runs
+        name, geometry, way, bias_shape = plan
+        if _way_of(own) != way or (bias is not None and (bias.shape != bias_shape or bias.dtype is not input.dtype)):
+            return super().forward(input)
+        if _is_seen_by_nobody(input):  # the operator costs the host more than a short kernel runs
             y = run_advised(name, input, weight, (), geometry)
             if y is None:
                 return super().forward(input)
         else:
             with torch._C._AutoDispatchBelowAutograd():  # no gradients are recorded here; asking for them costs too
                 y = conv2d(input, weight, *geometry, name)
-        bias = self.bias
         return y if bias is None else y.add_(bias.reshape(1, -1, 1, 1))
 
     def __prepare_scriptable__(self) -> Any:
@@ -88,16 +118,17 @@ def watched(module: nn.Conv2d, tell: Callable[[nn.Conv2d, Any], str | None]) -> 
 def _is_pytorchs(x: Any, weight: Any) -> bool:
     if not isinstance(x, torch.Tensor) or torch.compiler.is_compiling() or torch._C._is_tracing():
         return True
+    if type(weight) not in _TENSORS or weight.dtype is not x.dtype or weight.device != x.device:
+        return True  # it was converted or moved since; PyTorch says what comes of that
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return True
     return is_autocast_on(x)
 
 
-def _is_seen_by_nobody(x: Any, weight: Any) -> bool:
-    """Whether plain tensors on a GPU meet, and no mode or transform of PyTorch is told of operators now."""
+def _is_seen_by_nobody(x: Any) -> bool:
+    """Whether x is a plain tensor on a GPU, and no mode or transform of PyTorch is told of operators now."""
     return (
         type(x) is torch.Tensor
-        and type(weight) in (nn.Parameter, torch.Tensor)
         and x.get_device() >= LEAST_DEVICE
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
@@ -108,7 +139,7 @@ def _is_seen_by_nobody(x: Any, weight: Any) -> bool:
 def kind_of(weight: Any, x: Any) -> Kind:
     """What tells a call of a module from others that may need another plan."""
     is_tf32 = x.dtype is torch.float32 and is_tf32_allowed()
-    return x.shape, x.stride(), weight.stride(), x.dtype, is_tf32
+    return weight.shape, weight.stride(), x.shape, x.stride(), x.dtype, is_tf32
 
 
 def geometry_of_module(module: nn.Conv2d) -> Geometry | str:
@@ -141,7 +172,8 @@ def _add_plans(module: nn.Conv2d, plans: Mapping[Kind, str | None]) -> bool:
     """Add plans to those that a module has; whether it has any then."""
     geometry = geometry_of_module(module)
     assert isinstance(geometry, Geometry)  # noqa: S101 - or there is no plan
-    added = {kind: name and (name, geometry.arguments) for kind, name in plans.items()}
+    way = copy.deepcopy(_way_of(module.__dict__))  # a list among them may be written to later
+    added = {kind: name and _Plan(name, geometry.arguments, way, kind[0][:1]) for kind, name in plans.items()}
     all_plans = {kind: plan for kind, plan in (module.__dict__.get(_PLANS, {}) | added).items() if plan}
     module.__dict__[_PLANS] = all_plans
     return bool(all_plans)

@@ -69,6 +69,16 @@ def plan_behind(plan: str) -> str:
     return plan_name(key, f"{limits}-{_PROLOGUE}" if limits else _PROLOGUE)
 
 
+def limits_of(plan: str) -> list[str]:
+    """The parts of what narrows a plan's choice, as `plan_name` was told it."""
+    return plan.partition("/")[2].split("-")
+
+
+def is_behind(plan: str) -> bool:
+    """Whether a plan is one of `plan_behind`."""
+    return limits_of(plan)[-1] == _PROLOGUE
+
+
 def run_of(plan: str, device: Any) -> Run | None:
     """What is loaded for a plan on a device, for the shape that it is named after; None where nothing is."""
     problem = problem_of_plan(plan)

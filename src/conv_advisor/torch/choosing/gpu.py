@@ -17,7 +17,7 @@ import torch
 from platformdirs import user_data_path
 
 from conv_advisor.data.epilogue import Epilogue
-from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, ModelRejected, UnknownDevice
+from conv_advisor.data.errors import ConvAdvisorError, ModelRejected, UnknownDevice
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.catalog import VARIANTS
@@ -35,7 +35,7 @@ from conv_advisor.torch.choosing.candidates import MOST_SLOWDOWN, candidates, su
 from conv_advisor.torch.choosing.choice import Choice
 from conv_advisor.torch.choosing.fastest import elementwise_ms, fastest
 from conv_advisor.torch.choosing.plans import PlanFile, basis_of, default_path
-from conv_advisor.torch.choosing.preparing import Preparer, warmed
+from conv_advisor.torch.choosing.preparing import Preparer, options_of, warmed
 from conv_advisor.torch.log import log, warn_of_failure
 from conv_advisor.torch.options import Options
 
@@ -144,7 +144,7 @@ class Gpu:
             return None
         with self._preparing():
             plan = plan_name(problem.key, options.limits)
-            choice = self._file(options).get(plan)
+            choice = self._kept(problem, plan, self._file(options))
             if choice is None or choice.variant is None or self._has_loaded(problem, plan, choice):
                 return choice
             ready = self._preparer.prepare(problem, choice, options)
@@ -166,17 +166,26 @@ class Gpu:
 
     def load_kept(self, problem: ConvProblem, plan: str) -> Run | None:
         """What runs a problem by the choice that is kept of it; None where none is, or it is PyTorch's own."""
-        with self._lock:
-            self._file(Options())  # a model may have been unpickled, and nothing chosen here yet
-            choices = (file.get(plan) for file in self._files.values())
+        options = options_of(plan)
+        with self._preparing():
+            self._file(options)  # a model may have been unpickled, and nothing chosen here yet
+            choices = (self._kept(problem, plan, file) for file in self._files.values())
             choice = next((choice for choice in choices if choice is not None), None)
             if choice is None or choice.variant is None:
                 return None
-            ready = self._preparer.prepare(problem, choice, Options())
-        if isinstance(ready, Prepared):
-            return ready
+            ready = self._preparer.prepare(problem, choice, options)
+            if isinstance(ready, Prepared):
+                return warmed(plan, {choice.variant: ready}).get(choice.variant)
         warn_of_failure(plan, ready)
         return None
+
+    def _kept(self, problem: ConvProblem, plan: str, file: PlanFile) -> Choice | None:
+        """What a file keeps of a plan; None too where this version does not have the variant, or bars it here."""
+        choice = file.get(plan)
+        if choice is None or choice.variant is None:
+            return choice
+        variant = VARIANTS.get(choice.variant)
+        return None if variant is None or why_not(variant, problem, self.device) else choice
 
     def choose_behind_prologues(self, problems: Mapping[ConvProblem, float], options: Options) -> set[ConvProblem]:
         """As `Chooser.choose_behind_prologues` says; what is not kept yet is measured, and then kept."""
@@ -188,7 +197,7 @@ class Gpu:
     def _runs_behind(self, problem: ConvProblem, most_ms: float, options: Options) -> bool:
         """Whether a problem runs behind a prologue in less than so many ms; what runs it is then loaded."""
         plan = plan_behind(plan_name(problem.key, options.limits))
-        kept = self._file(options).get(plan)
+        kept = self._kept(problem, plan, self._file(options))
         if kept is not None and (kept.variant is None or not (kept.time_ms or inf) < most_ms):
             return False
         if kept is not None and self._has_loaded(problem, plan, kept):
@@ -203,7 +212,8 @@ class Gpu:
             self._file(options).add({plan: choice})
             if not choice.variant or not (choice.time_ms or inf) < most_ms:
                 return False
-        ready.warm_behind_prologue()
+        if not warmed(plan, {BEHIND_PROLOGUE: ready}):
+            return False
         self._load(problem, plan, choice, ready)
         return True
 
@@ -241,7 +251,8 @@ class Gpu:
     def _choose(self, layers: Mapping[ConvProblem, str], options: Options) -> dict[ConvProblem, Choice]:
         file = self._file(options)
         plans = {problem: plan_name(problem.key, options.limits) for problem in layers}
-        stored = {problem: choice for problem, plan in plans.items() if (choice := file.get(plan)) is not None}
+        found = {problem: self._kept(problem, plan, file) for problem, plan in plans.items()}
+        stored = {problem: choice for problem, choice in found.items() if choice is not None}
         to_pick = {problem: candidates(self._advisor, problem, options) for problem in layers if problem not in stored}
         loaded = {problem for problem, choice in stored.items() if self._has_loaded(problem, plans[problem], choice)}
         to_prepare = to_pick | {problem: [choice] for problem, choice in stored.items() if problem not in loaded}
@@ -282,14 +293,7 @@ class Gpu:
     def _file(self, options: Options) -> PlanFile:
         path = Path(options.plan_file) if options.plan_file else default_path(self.device.id)
         if path not in self._files:
-            try:
-                self._files[path] = PlanFile(path, self._basis)
-            except InvalidInput as error:
-                if options.plan_file:
-                    raise
-                log.warning("%s is begun anew: %s", path, error)  # nobody but us writes there
-                path.unlink(missing_ok=True)
-                self._files[path] = PlanFile(path, self._basis)
+            self._files[path] = PlanFile(path, self._basis, is_ours=not options.plan_file)
         return self._files[path]
 
     def _pick(

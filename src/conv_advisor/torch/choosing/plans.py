@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from platformdirs import user_cache_path
 
-import conv_advisor.kernels
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import Layout
+from conv_advisor.kernels.sources import sources_digest
 from conv_advisor.torch.choosing.choice import Choice
 from conv_advisor.torch.log import log
 
 VERSION: Final = 2
-"""The file's form; a reader refuses any other."""
+"""The file's form, and part of the name of our own files; a reader refuses any other."""
 
 _NUMBERS: Final = ("time_ms", "torch_ms", "max_error", "torch_error")
 _FIELDS: Final = ("variant", "plan", *_NUMBERS, "reason")
 """What is kept of a choice, all of it measured."""
 _LAYOUTS: Final = tuple(layout.value for layout in Layout)
 _MOST_BYTES: Final = 2**26
-_SOURCES: Final = (".cu", ".cuh", ".py")
 _CUDNN: Final = "cudnn"
+
+_Content = dict[str, dict[str, Any]]
+"""What a file keeps by name: ``choices`` and ``layouts``."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Basis:
     device : str
         Name and driver.
     cudnn, kernels, torch : str
-        Versions; of our kernels a hash of their sources.
+        Versions; of our kernels, and of what decides where cuDNN's engines may run, a digest of the sources.
     """
 
     device: str
@@ -64,7 +64,8 @@ class Basis:
 def basis_of(device: Device, torch_version: str) -> Basis:
     """The basis of choices made on this device now."""
     name = f"{device.name}, driver {device.versions.get('driver', 'unknown')}"
-    return Basis(name, device.versions.get("cudnn", "none"), _kernels_hash(), torch_version)
+    cudnn = f"{device.versions.get('cudnn', 'none')} by {sources_digest(_CUDNN)}"
+    return Basis(name, cudnn, sources_digest(), torch_version)
 
 
 class PlanFile:
@@ -75,6 +76,8 @@ class PlanFile:
     path : Path
     basis : Basis
         Of this process.
+    is_ours : bool
+        Whether nobody but this version of us gives files that name: one that cannot be read is then begun anew.
 
     Raises
     ------
@@ -82,16 +85,16 @@ class PlanFile:
         The file is not one that this version wrote.
     """
 
-    def __init__(self, path: Path, basis: Basis) -> None:
+    def __init__(self, path: Path, basis: Basis, *, is_ours: bool = False) -> None:
         self.path = path
-        self._basis = basis
+        self._basis, self._is_ours = basis, is_ours
         self._lock = threading.Lock()
-        self._entries, self._layouts = _read(path)
+        self._known, self._unwritten = self._believed(self._read()), _nothing()
 
     def get(self, plan: str) -> Choice | None:
         """What is kept of a plan; None where nothing is, or where what it depends on has changed."""
-        entry = self._entries.get(plan)
-        if entry is None or entry["basis"] != self._basis.of(entry["variant"]):
+        entry = self._known["choices"].get(plan)
+        if entry is None:
             return None
         choice = Choice(**{field: entry[field] for field in _FIELDS})
         return choice if choice.is_settled else None
@@ -109,47 +112,75 @@ class PlanFile:
             for plan, choice in choices.items()
             if choice.is_measured and choice.is_settled
         }
-        with self._lock:
-            self._entries |= entries
-            self._write()
+        self._add("choices", entries)
 
     def get_layouts(self, network: str) -> tuple[Layout, ...] | None:
         """The layouts that are kept of a network by this name; None as in `get`."""
-        entry = self._layouts.get(network)
-        if entry is None or entry["basis"] != self._basis.of(None):
-            return None
-        return tuple(map(Layout, entry["layouts"]))
+        entry = self._known["layouts"].get(network)
+        return None if entry is None else tuple(map(Layout, entry["layouts"]))
 
     def add_layouts(self, network: str, layouts: Iterable[Layout]) -> None:
         """Keep the layouts of a network; they hang on the times of all its convolutions."""
-        with self._lock:
-            self._layouts[network] = {"layouts": [layout.value for layout in layouts], "basis": self._basis.of(None)}
-            self._write()
+        entry = {"layouts": [layout.value for layout in layouts], "basis": self._basis.of(None)}
+        self._add("layouts", {network: entry})
 
-    def _write(self) -> None:
-        """Add what is known here to what the file has."""
+    def _add(self, kind: str, entries: dict[str, Any]) -> None:
+        """Keep these, here and in the file; what others wrote there since stays, but for what this replaces."""
+        with self._lock:
+            self._known[kind] |= entries
+            self._unwritten[kind] |= entries
+            try:
+                content = self._read()
+                _write(self.path, _merged(content, self._unwritten))
+            except (InvalidInput, OSError) as error:
+                log.warning("choices live as long as this process: %s", error)
+            else:
+                self._known, self._unwritten = _merged(self._believed(content), self._known), _nothing()
+
+    def _read(self) -> _Content:
         try:
-            entries, layouts = _read(self.path)
-            self._entries, self._layouts = entries | self._entries, layouts | self._layouts
-            _write(self.path, self._entries, self._layouts)
-        except (InvalidInput, OSError) as error:
-            log.warning("choices live as long as this process: %s", error)
+            return _read(self.path)
+        except InvalidInput as error:
+            if not self._is_ours:
+                raise
+            log.warning("%s is begun anew: %s", self.path, error)
+            return _nothing()
+
+    def _believed(self, content: _Content) -> _Content:
+        """What a file keeps, without that of which anything that it depends on has changed."""
+        return {
+            kind: {
+                name: entry for name, entry in entries.items() if entry["basis"] == self._basis.of(entry.get("variant"))
+            }
+            for kind, entries in content.items()
+        }
 
 
 def default_path(device_id: str) -> Path:
-    """Where choices for a device are kept: in ``CONV_ADVISOR_PLANS``, else in the user's cache folder."""
+    """Where choices for a device are kept: in ``CONV_ADVISOR_PLANS``, else in the user's cache folder.
+
+    Other versions, which write files of another form, give them another name.
+    """
     folder = os.environ.get("CONV_ADVISOR_PLANS") or user_cache_path("conv-advisor") / "plans"
-    return Path(folder) / f"{device_id}.json"
+    return Path(folder) / f"{device_id}-v{VERSION}.json"
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The choices and the layouts of a file; none where there is no file."""
+def _nothing() -> _Content:
+    return {"choices": {}, "layouts": {}}
+
+
+def _merged(content: _Content, more: _Content) -> _Content:
+    return {kind: entries | more[kind] for kind, entries in content.items()}
+
+
+def _read(path: Path) -> _Content:
+    """What a file keeps; nothing where there is no file."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InvalidInput("plan_file", str(path), f"a file of at most {_MOST_BYTES} bytes")
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}, {}
+        return _nothing()
     except (OSError, ValueError) as error:
         raise InvalidInput("plan_file", str(path), f"a JSON file that can be read ({error})") from error
     version = content.get("version") if isinstance(content, dict) else None
@@ -163,7 +194,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise InvalidInput(
             "plan_file.layouts", str(path), "a mapping of networks to layouts, as this version writes it"
         )
-    return entries, layouts
+    return {"choices": entries, "layouts": layouts}
 
 
 def _is_sound_layouts(entry: Any) -> bool:
@@ -183,25 +214,13 @@ def _is_sound(entry: Any) -> bool:
     )
 
 
-def _write(path: Path, entries: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:
+def _write(path: Path, content: _Content) -> None:
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    content = {"version": VERSION, "choices": dict(sorted(entries.items())), "layouts": dict(sorted(layouts.items()))}
-    text = json.dumps(content, indent=1)
+    in_order = {kind: dict(sorted(entries.items())) for kind, entries in content.items()}
+    text = json.dumps({"version": VERSION} | in_order, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)  # whole or not at all: other processes read it
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-@cache
-def _kernels_hash() -> str:
-    """Sixteen hex digits that differ when any source of our kernels does."""
-    folder = str(Path(conv_advisor.kernels.__path__[0]) / "cuda")
-    # As strings: paths that are globbed, compared and made relative take longer than all else here.
-    paths = (f"{parent}/{name}" for parent, _, names in os.walk(folder) for name in names)
-    digest = hashlib.sha256()
-    for path in sorted(path for path in paths if path.endswith(_SOURCES)):
-        digest.update(path[len(folder) :].encode() + b"\0" + Path(path).read_bytes())
-    return digest.hexdigest()[:16]

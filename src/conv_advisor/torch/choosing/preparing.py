@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import cupy
 import torch
@@ -16,11 +17,15 @@ from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.parts.overlap import LEAST_CAPABILITY, overlapping
 from conv_advisor.kernels.cuda.runner import CudaRunner
-from conv_advisor.kernels.variant import Backend
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend
+from conv_advisor.torch.calls.loaded import is_behind, limits_of
 from conv_advisor.torch.calls.running import Prepared
 from conv_advisor.torch.choosing.choice import Choice
 from conv_advisor.torch.log import log, warn_of_failure
 from conv_advisor.torch.options import Options
+
+_WORKSPACE: Final = re.compile(r"workspace(\d+)")
+"""What `Options.limits` says of scratch memory."""
 
 
 class Preparer:
@@ -48,8 +53,8 @@ class Preparer:
 
     def prepare(self, problem: ConvProblem, choice: Choice, options: Options) -> Prepared | Exception:
         """A variant ready to run, or why it is not."""
-        variant = VARIANTS[choice.variant or ""]
         try:
+            variant = VARIANTS[choice.variant or ""]
             overlap = overlapping() if options.overlap and self._can_overlap else nullcontext()
             with torch.cuda.device(self._index), _memory_of_torch(self._index), overlap:
                 cupy.cuda.Device(self._index).use()
@@ -85,12 +90,22 @@ class Preparer:
         return ready
 
 
+def options_of(plan: str) -> Options:
+    """Of the options that a plan is named after, those that a variant is prepared with."""
+    limits = limits_of(plan)
+    most = next(filter(None, map(_WORKSPACE.fullmatch, limits)), None)
+    return Options(
+        overlap="apart" not in limits, max_workspace_bytes=int(most[1]) if most else DEFAULT_WORKSPACE_LIMIT_BYTES
+    )
+
+
 def warmed(plan: str, ready: Mapping[str, Prepared]) -> dict[str, Prepared]:
     """The variants that ran once without an error, so that all that they load is loaded before a capture."""
     ran = {}
     for variant, prepared in ready.items():
+        warm = prepared.warm_behind_prologue if is_behind(plan) else prepared.warm
         try:
-            prepared.warm()
+            warm()
         except Exception as error:  # whatever it is, PyTorch's own convolution gives the answer
             warn_of_failure(plan, error)
         else:

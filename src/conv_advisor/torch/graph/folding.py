@@ -9,13 +9,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from conv_advisor.torch.calls.layers import MEMORY_FORMATS
+from conv_advisor.torch.graph.batch_norms import batch_norm_of
 from conv_advisor.torch.graph.constants import Computed, Constant, Constants, Given, erase_unread
 from conv_advisor.torch.graph.refreshing import Folded, Foldings
-from conv_advisor.torch.graph.scaling import Filters, scale_and_shift, take_in
+from conv_advisor.torch.graph.scaling import Filters, IsExact, scale_and_shift, take_in
 from conv_advisor.torch.graph.sites import Site
 from conv_advisor.torch.nodes import value_of
 
-_LEAST_NORMAL: Final = torch.finfo(torch.float16).tiny
+_FLOAT16: Final = torch.finfo(torch.float16)
 
 
 class Weights:
@@ -38,6 +39,8 @@ class Weights:
         can_add = hasattr(gm, "_param_name_to_source")  # by it PyTorch knows buffers that a backend adds
         sources = _sources(gm, inputs) if can_add else {}
         self._constants = Constants(sources, _neighbours(gm, inputs) if sources else {})
+        norms = [norm for node in gm.graph.nodes if (norm := batch_norm_of(node)) is not None]
+        self._means = {sources[norm.mean] for norm in norms if norm.mean in sources}
         self._made: dict[Node, dict[str, tuple[Any, Constant]]] = {}
         self._values: dict[Any, Any] = {}  # fakes, which take long to make: one for all buffers that are alike
 
@@ -78,7 +81,7 @@ class Weights:
         """What keeps the new weights as their sources are, filled now; None where no weight was replaced."""
         if not self._made:
             return None
-        foldings = Foldings([Folded(tuple(by_kind.values())) for by_kind in self._made.values()])
+        foldings = Foldings([Folded(tuple(by_kind.values())) for by_kind in self._made.values()], self._means)
         foldings.update(self._inputs)
         return foldings
 
@@ -95,17 +98,18 @@ class Weights:
         constants = {"weight": weight, "bias": bias}
         self._take(site, **{kind: constant for kind, constant in constants.items() if isinstance(constant, Computed)})
 
-    def _is_exact(self, site: Site) -> Any:
-        """A test whether a scaled weight is too large or too small for float16; other precisions have room for all."""
+    def _is_exact(self, site: Site) -> IsExact:
+        """A test whether filters are as precise in float16 as others; other precisions have room for all."""
 
-        def is_exact(filters: Filters) -> bool:
+        def is_exact(filters: Filters, spread: Constant | None) -> bool:
             if site.dtype is not torch.float16:
                 return True
             if value_of(site.node).is_cuda and torch.cuda.is_current_stream_capturing():
                 return False  # nothing can be waited for
             with torch.inference_mode(False), torch.no_grad():
-                largest = float(filters.weight.value(self._inputs, {}).abs().max())
-            return largest == 0 or _LEAST_NORMAL <= largest <= torch.finfo(torch.float16).max
+                known: dict[Any, Any] = {}
+                weight = filters.weight.value(self._inputs, known)
+                return _fits_float16(weight, spread and spread.value(self._inputs, known))
 
         return is_exact
 
@@ -173,3 +177,20 @@ def _empty(site: Site, shape: tuple[int, ...]) -> Any:
     memory_format = MEMORY_FORMATS[site.problem.layout] if len(shape) == 4 else torch.contiguous_format
     with torch.inference_mode(False):
         return torch.empty(shape, dtype=site.dtype, device=value_of(site.node).device, memory_format=memory_format)
+
+
+def _fits_float16(weight: Any, spread: Any) -> bool:
+    """Whether rounding adds no more to the output of any filter than rounding that output does.
+
+    Parameters
+    ----------
+    weight : tensor of shape (K,C/groups,R,S)
+    spread : tensor of shape (2,K) or None
+        Mean and deviation of each output, if known. Trained networks have filters whose outputs hardly deviate: their
+        weights may vanish.
+    """
+    largest = weight.abs().amax((1, 2, 3)).double()
+    mean, deviation = torch.ones_like(largest).repeat(2, 1) if spread is None else spread
+    error = deviation * (_FLOAT16.tiny * _FLOAT16.eps / largest).clamp(max=1)
+    allowed = _FLOAT16.eps * torch.maximum(mean.abs(), deviation).clamp(min=_FLOAT16.tiny)
+    return bool(((largest == 0) | ((error <= allowed) & (largest <= _FLOAT16.max))).all())

@@ -1,10 +1,13 @@
-"""What scales and shifts each channel of a convolution's output by constants: it can go into weight and bias."""
+"""What scales and shifts each channel of a convolution's output by constants: it can go into weight and bias.
+
+All of it is computed in float64, and rounded where weight and bias are stored: errors of one sign add up over layers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -45,11 +48,11 @@ class Filters:
 
 Step = Callable[[Filters], Filters]
 """Takes the filters of a convolution, and returns those whose output is what a node makes of its output."""
+IsExact = Callable[[Filters, Constant | None], bool]
+"""Whether filters are precise enough once they are rounded, given the mean and deviation of their outputs if known."""
 
 
-def take_in(
-    conv: Node, filters: Filters, constants: Constants, is_exact: Callable[[Filters], bool] = lambda _: True
-) -> Filters:
+def take_in(conv: Node, filters: Filters, constants: Constants, is_exact: IsExact = lambda *_: True) -> Filters:
     """The filters, with the nodes that scale and shift the output of a convolution folded in and gone from the graph.
 
     Parameters
@@ -60,15 +63,14 @@ def take_in(
         Those that it has.
     constants : Constants
     is_exact : callable
-        Whether filters that are scaled by anything but a batch norm are still as precise in the convolution's own
-        precision; asked before they are taken.
+        Asked of scaled filters before they are taken, with what a batch norm tells of their outputs, of shape (2,K).
     """
     while (node := _next(conv)) is not None:
         step = _step_of(node, conv, constants)
         if step is None or not is_in_place_of(node, conv):
             break
         folded = step(filters)
-        if folded.weight is not filters.weight and batch_norm_of(node) is None and not is_exact(folded):
+        if folded.weight is not filters.weight and not is_exact(folded, _spread(node, conv, constants)):
             break
         filters, operands = folded, node.all_input_nodes
         node.replace_all_uses_with(conv)
@@ -106,8 +108,18 @@ def _step_of(node: Node, y: Node, constants: Constants) -> Step | None:
     return None if operand is None else make(operand)
 
 
-def _batch_norm(node: Node, y: Node, constants: Constants) -> Step | None:
-    """The step that a batch norm in evaluation is."""
+class _Norm(NamedTuple):
+    """What a batch norm in evaluation computes with."""
+
+    mean: Constant
+    variance: Constant
+    epsilon: float
+    scale: Constant | None
+    shift: Constant | None
+
+
+def _norm_of(node: Node, y: Node, constants: Constants) -> _Norm | None:
+    """The batch norm of y in evaluation that a node is, all of it constant; else None."""
     norm = batch_norm_of(node)
     if norm is None or norm.x is not y or norm.training is not False:
         return None
@@ -117,6 +129,15 @@ def _batch_norm(node: Node, y: Node, constants: Constants) -> Step | None:
     epsilon = number_of(norm.epsilon)
     if mean is None or variance is None or epsilon is None or [*map(bool, values)] != [*map(bool, operands)]:
         return None
+    return _Norm(mean, variance, epsilon, scale, shift)
+
+
+def _batch_norm(node: Node, y: Node, constants: Constants) -> Step | None:
+    """The step that a batch norm in evaluation is."""
+    norm = _norm_of(node, y, constants)
+    if norm is None:
+        return None
+    mean, variance, epsilon, scale, shift = norm
     factor = Computed(_factor, (variance, epsilon, scale))
 
     def step(filters: Filters) -> Filters:
@@ -124,6 +145,12 @@ def _batch_norm(node: Node, y: Node, constants: Constants) -> Step | None:
         return scaled if shift is None else scaled.shifted(shift)
 
     return step
+
+
+def _spread(node: Node, y: Node, constants: Constants) -> Constant | None:
+    """Mean and deviation of each channel behind a batch norm, of shape (2,K), as it counted them; else None."""
+    norm = _norm_of(node, y, constants)
+    return norm and Computed(_mean_and_deviation, (norm.variance, norm.epsilon, norm.scale, norm.shift))
 
 
 def scale_and_shift(norm: Node, constants: Constants) -> Constant | None:
@@ -166,7 +193,7 @@ def _by_filter(operand: Any, y: Node, constants: Constants) -> _Operand | None:
 def _divided(divisor: _Operand) -> Step | None:
     if isinstance(divisor, float):
         return None if divisor == 0 else lambda filters: filters.scaled(1 / divisor)
-    factor = Computed(torch.reciprocal, (divisor,))
+    factor = Computed(_reciprocal, (divisor,))
     return lambda filters: filters.scaled(factor)
 
 
@@ -181,7 +208,7 @@ _ARITHMETIC: Final[dict[tuple[str, int], Callable[[_Operand], Step | None]]] = {
 
 
 def _flat(operand: Any) -> Any:
-    return operand.reshape(-1) if isinstance(operand, torch.Tensor) else operand
+    return operand.double().reshape(-1) if isinstance(operand, torch.Tensor) else operand
 
 
 def _times(one: Any, other: Any) -> Any:
@@ -189,7 +216,11 @@ def _times(one: Any, other: Any) -> Any:
 
 
 def _plus(bias: Any, shift: Any, sign: int) -> Any:
-    return torch.add(bias, _flat(shift), alpha=sign)
+    return torch.add(bias.double(), _flat(shift), alpha=sign)
+
+
+def _reciprocal(divisor: Any) -> Any:
+    return divisor.double().reciprocal()
 
 
 def _ones(by_channel: Any) -> Any:
@@ -201,7 +232,7 @@ def _stacked(weight: Any, bias: Any) -> Any:
 
 
 def _weight_times(weight: Any, factor: Any) -> Any:
-    return weight * (factor.reshape(-1, 1, 1, 1) if isinstance(factor, torch.Tensor) else factor)
+    return weight.double() * (_flat(factor).reshape(-1, 1, 1, 1) if isinstance(factor, torch.Tensor) else factor)
 
 
 def _no_bias(weight: Any) -> Any:
@@ -209,6 +240,10 @@ def _no_bias(weight: Any) -> Any:
 
 
 def _factor(variance: Any, epsilon: float, scale: Any) -> Any:
-    """Rounded to float32 once, since what is off to one side adds up over a network's layers."""
     factor = torch.rsqrt(variance.double() + epsilon)
-    return (factor if scale is None else factor * scale).float()
+    return factor if scale is None else factor * scale
+
+
+def _mean_and_deviation(variance: Any, epsilon: float, scale: Any, shift: Any) -> Any:
+    deviation = (_factor(variance, epsilon, scale) * variance.double().sqrt()).abs()
+    return torch.stack([torch.zeros_like(deviation) if shift is None else shift.double(), deviation])
