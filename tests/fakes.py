@@ -186,8 +186,9 @@ def job_that_fails(_request: dict[str, Any]) -> dict[str, Any]:
 
 
 def job_done(request: dict[str, Any]) -> dict[str, Any]:
-    """Succeed, giving back the request."""
+    """Succeed, giving back the request, after two reports of which the second comes too soon to be noted."""
     report_progress(0.25, "a quarter")
+    report_progress(1.0, "done")
     return {"request": request}
 
 

@@ -56,12 +56,15 @@ class Held:
         Set once the job is cancelled or lost, or its service stops.
     why_stopped : str
         What the job says if it is stopped and still this runner's.
+    said : str or None
+        Its last report, whether it was noted or skipped.
     """
 
     def __init__(self, jobs: Jobs, job: Job) -> None:
         self.job = job
         self.stopping = threading.Event()
         self.why_stopped = STOPPED
+        self.said: str | None = None
         self._jobs = jobs
         self._noted_at = 0.0
         self._is_noting = True
@@ -74,6 +77,7 @@ class Held:
         What the database cannot take is logged once until it can: a full disk has no room for more, nor is it the
         job's end.
         """
+        self.said = message
         if time.monotonic() - self._noted_at < _PROGRESS_EVERY_S:
             return
         self._noted_at = time.monotonic()
@@ -264,7 +268,7 @@ class JobRunner:
         jobs, job = self._jobs, held.job
         try:
             done = self._works[job.kind](held)
-            jobs.succeed(job, done.result, done.effect)
+            jobs.succeed(job, done.result, done.effect, held.said)
         except (CancelledError, JobLost):  # cancelled or claimed by another, as recorded; or stopped here
             jobs.release(job, held.why_stopped)
         except WorkerKilled as error:

@@ -232,8 +232,15 @@ class Jobs:
         """Store the progress of a running job."""
         self._change(job, progress=min(max(fraction, 0.0), 1.0), message=message)
 
-    def succeed(self, job: Job, result: dict[str, Any], effect: Effect | None = None) -> None:
+    def succeed(
+        self, job: Job, result: dict[str, Any], effect: Effect | None = None, message: str | None = None
+    ) -> None:
         """End a running job with its result and apply its effect, both or neither.
+
+        Parameters
+        ----------
+        message : str, optional
+            What it said last; by default what was noted last.
 
         Raises
         ------
@@ -244,6 +251,7 @@ class Jobs:
             if effect:
                 effect(connection)
             values = {"state": JobState.SUCCEEDED, "progress": 1.0, "result": result}
+            values |= {} if message is None else {"message": message}
             statement = update(JOBS).where(*_is_held(job)).values(**values, **_ended(), **_REVISED)
             connection.execute(statement)
 

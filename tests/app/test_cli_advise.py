@@ -19,10 +19,14 @@ from conv_advisor.app.advice import local as local_module
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.advice.local import Local
 from conv_advisor.app.cli import complete, main, many, say
+from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.jobs.job import JobKind
+from conv_advisor.app.jobs.table import Jobs
 from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
 from conv_advisor.data import networks
-from conv_advisor.data.errors import NoAdvice
+from conv_advisor.data.errors import NoAdvice, NotEnoughData
+from conv_advisor.data.store import Store
 from conv_advisor.models.advice.advice import Advice
 from conv_advisor.models.advice.baselines import Baseline, Baselines
 from conv_advisor.models.ranking.candidates import Choice, Source
@@ -158,6 +162,20 @@ def test_a_network_has_its_layers_listed(run: Run) -> None:
 
 def test_no_jobs_are_no_empty_table(run: Run) -> None:
     assert run("jobs", "list").startswith("No job was ever submitted")
+
+
+def test_a_job_that_failed_is_listed_with_the_reason(run: Run, home: Path) -> None:
+    home.mkdir()
+    with Store(load_settings().store_url) as store:
+        jobs = Jobs(store)
+        jobs.create(JobKind.RETRAIN, {"device": "cpu"})
+        job = jobs.claim("me", 30.0)
+        assert job is not None
+        jobs.note_progress(job, 0.5, "halfway")
+        jobs.fail(job, NotEnoughData("3 measurements"))
+    (line,) = [line for line in run("jobs", "list").splitlines() if job.id in line]
+    assert "3 measurements" in line
+    assert "halfway" not in line
 
 
 @pytest.mark.parametrize("command", [("variants",), ("networks",), ("networks", "vgg19"), ("devices",)])

@@ -521,7 +521,7 @@ def test_a_job_runs_and_tells_when_it_is_done(jobs):
     finished = []
     with running(jobs, fakes.job_done, on_finished=finished.append) as runner:
         job = ended(jobs, submit(jobs, runner, {"device": "cpu"}))
-    assert (job.state, job.progress, job.message) == (JobState.SUCCEEDED, 1.0, "a quarter")
+    assert (job.state, job.progress, job.message) == (JobState.SUCCEEDED, 1.0, "done")
     assert job.result == {"request": {"device": "cpu"}}
     assert job.created_at <= job.started_at <= job.finished_at
     assert finished == [job]
