@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from benchmarks.contest.choice import CUDNN, OURS
 from benchmarks.measured import ALL_COLUMNS, best_of, is_win, mean_ratio
+from benchmarks.options import existing
 from benchmarks.plots.pages import number, percent, table
 from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.shipped import TIMINGS
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.grouped", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="nvidia-h200", help="whose measurements (default nvidia-h200)")
-    parser.add_argument("--timings", type=Path, help="measurements (default what ships)")
+    parser.add_argument("--timings", type=existing, help="measurements (default what ships)")
     parser.add_argument("--source", default="zoo-grouped", help="the sweep whose rows count (default zoo-grouped)")
     chosen = parser.parse_args(arguments)
     attempts = attempts_in(chosen.timings or TIMINGS / chosen.device)

@@ -22,7 +22,7 @@ from benchmarks.contest.layer import Order, measure
 from benchmarks.contest.rows import Row, merge, read, write
 from benchmarks.contest.scores import COLUMNS, H200, Peaks, missing
 from benchmarks.contest.tables import N_LAYERS, missing_text, report
-from benchmarks.options import interruptible, list_of, say, shard
+from benchmarks.options import existing, interruptible, list_of, say, shard
 from benchmarks.turns.layer import Choice
 from benchmarks.turns.run import START_S, Run, paced
 from conv_advisor.app.sweep.sweep import shard_of
@@ -192,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         help="choose by a first pass of this run, for both sides or for ours alone, not from the shipped measurements",
     )
     add("--first-plans", action="store_true", help="with --choose-now: of cuDNN's engines only the first plan")
-    add("--timings", type=Path, help="folder of the measurements to choose from; default those of the device")
+    add("--timings", type=existing, help="folder of the measurements to choose from; default those of the device")
     add("--candidates", type=_pair, default=(3, 2), metavar="C,O", help="timed of each side (default 3,2)")
     add("--time-limit", type=float, default=float("inf"), metavar="SECONDS", help="no layer is begun after it")
     add("--deadline", type=float, default=30, metavar="SECONDS", help="of one layer (default 30)")

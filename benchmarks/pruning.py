@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.options import say, shard
+from benchmarks.options import existing, say, shard
 from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="print what runs wrote, and end")
     parser.add_argument("--output", type=Path, help="write what was found there, as JSON")
     parser.add_argument("--device", default="cuda:0", help="cuda:0 (default), cuda:1 ..., cpu")
-    parser.add_argument("--timings", type=Path, default=TIMINGS / "nvidia-h200", help="the measurements")
+    parser.add_argument("--timings", type=existing, default=TIMINGS / "nvidia-h200", help="the measurements")
     parser.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N")
     parser.add_argument("--time-limit", type=float, default=200, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=0)

@@ -93,17 +93,20 @@ class Unknown(ConvAdvisorError):
         The name that was asked for.
     known : iterable of str
         The names that exist.
+    why : str
+        Why the name does not, where that is known.
     """
 
     kind = "name"
 
-    def __init__(self, name: str, known: list[str] | tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, known: list[str] | tuple[str, ...] = (), why: str = "") -> None:
         self.name = name
         self.known = list(known)
-        super().__init__(name, self.known)
+        self.why = why
+        super().__init__(name, self.known, why)
 
     def __str__(self) -> str:
-        words = f"unknown {self.kind} {self.name!r}"
+        words = f"unknown {self.kind} {self.name!r}" + (f"; {self.why}" if self.why else "")
         words += f"; did you mean {near!r}?" if (near := self.nearest) else ";" if self.known else ""
         if not self.known:
             return words

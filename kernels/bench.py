@@ -75,7 +75,7 @@ def open_runner(device: str) -> Runner:
     try:
         from conv_advisor.kernels.cuda.runner import CudaRunner
     except ImportError as error:
-        raise UnknownDevice(f"{device} ({error})", ["cpu"]) from error
+        raise UnknownDevice(device, ["cpu"], str(error)) from error
     return CudaRunner(int(ordinal or "0"))
 
 

@@ -37,10 +37,9 @@ def list_(
     if not newest:
         write("No job was ever submitted: a server that shares this database takes them, POST /v1/jobs.")
         return
-    said = [(job.error or {}).get("detail", job.message) for job in newest]
     rows = [
-        (job.id, job.kind, job.state, f"{job.progress:.0%}", job.attempt, text)
-        for job, text in zip(newest, said, strict=True)
+        (job.id, job.kind, job.state, f"{job.progress:.0%}", job.attempt, (job.error or {}).get("detail", job.message))
+        for job in newest
     ]
     print_table(("id", "kind", "state", "done", "attempt", "message"), rows, title="jobs")
 

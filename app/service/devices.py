@@ -209,16 +209,4 @@ class KnownDevices:
             return device_id_of(names[index], known_ids)
         if own is not None and own.kind == "cuda" and index == 0:
             return own.id
-        raise _NotHere(name, listed(known_ids), len(names))
-
-
-class _NotHere(UnknownDevice):
-    """CUDA finds fewer GPUs here than the name asks for."""
-
-    def __init__(self, name: str, known: list[str], n_gpus: int) -> None:
-        super().__init__(name, known)
-        self.args = (name, known, n_gpus)
-
-    def __str__(self) -> str:
-        found = f"; CUDA finds {counted(self.args[2], 'GPU')} here"
-        return super().__str__().replace(repr(self.name), repr(self.name) + found, 1)
+        raise UnknownDevice(name, listed(known_ids), f"CUDA finds {counted(len(names), 'GPU')} here")

@@ -60,7 +60,7 @@ def open_gpu(device: int) -> Gpu | None:
             others = [f"cuda:{index}" for index, gpu in _opened.items() if gpu is not None]
             try:
                 if others:
-                    raise UnknownDevice(f"cuda:{device}, in a process that has begun with another", others)
+                    raise UnknownDevice(f"cuda:{device}", others, "this process has begun with another")
                 _opened[device] = Gpu(device)
             except (ConvAdvisorError, ImportError, OSError) as error:
                 log.warning(STAYS, device, error)
