@@ -267,7 +267,7 @@ class CompileFailed(RunError):
 
 
 class LaunchFailed(RunError):
-    """The device's context is unusable; the process that owns it must end."""
+    """The device's context or a library of it is unusable in this process, which must end."""
 
 
 class WorkerError(ConvAdvisorError):

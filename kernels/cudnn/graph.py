@@ -293,6 +293,8 @@ def _frontend() -> Any:
         return importlib.import_module("cudnn")
     except ImportError as error:
         raise NotSupported(f"nvidia-cudnn-frontend cannot be imported: {error}") from error
+    except Exception as error:  # what broke while it was imported, PyTorch for one, stays half imported in this process
+        raise LaunchFailed(f"nvidia-cudnn-frontend broke while it was imported: {_short(error)}") from error
 
 
 @cache

@@ -15,7 +15,7 @@ from unittest.mock import MagicMock, patch
 import pytest
 
 from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue
-from conv_advisor.data.errors import NotSupported
+from conv_advisor.data.errors import LaunchFailed, NotSupported
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cudnn import library
@@ -236,3 +236,18 @@ def test_each_side_is_padded_as_the_problem_says(monkeypatch: pytest.MonkeyPatch
         made = graph._new_graph(problem)
     settings = made.conv_fprop.call_args.kwargs
     assert (settings["pre_padding"], settings["post_padding"]) == ([0, 2], [3, 1])
+
+
+@pytest.mark.parametrize(
+    ("broken", "refused"),
+    [(ImportError("no module"), NotSupported), (AttributeError("partially initialized module"), LaunchFailed)],
+    ids=["missing", "half imported"],
+)
+def test_a_process_that_half_imported_the_frontend_is_given_up(
+    broken: Exception, refused: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with imported("graph") as graph:
+        monkeypatch.setattr(graph.library, "load", lambda: None)
+        monkeypatch.setattr(graph.importlib, "import_module", MagicMock(side_effect=broken))
+        with pytest.raises(refused, match=str(broken)):
+            graph._frontend()
