@@ -87,13 +87,23 @@ def _compile(source: str, name: str, options: tuple[str, ...]) -> tuple[bytes, s
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        said = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+        said = _room(nvrtc.nvrtcGetProgramLogSize(program)[1])
         nvrtc.nvrtcGetProgramLog(program, said)
         log = said.rstrip(b"\0").decode()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileFailed(f"{name}.cu with {' '.join(options)}:\n{log}")
-        cubin = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
+        size = nvrtc.nvrtcGetCUBINSize(program)[1]
+        cubin = _room(size)
         nvrtc.nvrtcGetCUBIN(program, cubin)
-        return cubin, log
+        return cubin[:size], log
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _room(size: int) -> bytes:
+    """Bytes for the compiler to write over: never one of those of length 0 or 1, which Python has once a process.
+
+    An empty log is a single zero. Written over ``b" "``, it turned the spaces that the process printed into zeros, and
+    those of format strings that it compiled after that into nothing.
+    """
+    return bytes(max(size, 2))

@@ -60,6 +60,12 @@ def test_another_source_or_option_or_architecture_or_compiler_is_another_build(
     assert len(list(cached.iterdir())) == 5
 
 
+def test_an_empty_log_overwrites_no_bytes_that_python_shares() -> None:
+    code, log = cubin._compile(SOURCE, "kernel", (*OPTIONS, f"--gpu-architecture={ARCH}"))
+    assert (code[:4], log) == (b"\x7fELF", "")
+    assert [byte for byte in range(256) if bytes([byte])[0] != byte] == []
+
+
 def test_a_patch_release_is_another_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = cubin._toolkit()
     patched = SimpleNamespace(version="13.0.999")
