@@ -32,7 +32,7 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int, *,
     arguments = (*shape_arguments(problem), np.int32(stage_channels))
     threads = threads_for(pixels)
     blocks = ceil(pixels / threads) * taps * ceil(problem.k / filters)
-    shared_bytes = 4 * filters * stage_channels
+    shared_bytes = 16 * ceil(filters * stage_channels / 4)  # the assembler reads the last rows as a whole vector
 
     def run_pointwise(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         tensors = (x, weight, y, *addresses(epilogue, ends))
