@@ -1,4 +1,4 @@
-"""Times that the plans of our implicit GEMMs expect for many problems at once: their models of the time, in arrays.
+"""Times that plans of our kernels expect for many problems at once: their models of the time, in arrays.
 
 The plans that choose the cut of one problem choose here the cuts of a million problems, as training a model from them
 needs; the rules of their variants say which problems they apply to. None computes groups.
@@ -14,8 +14,9 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import SIZES, problem_of
-from conv_advisor.kernels.cuda import implicit_gemm, implicit_gemm_nhwc, implicit_gemm_tma, pointwise
+from conv_advisor.kernels.cuda import few_outputs, implicit_gemm, implicit_gemm_nhwc, implicit_gemm_tma, pointwise
 from conv_advisor.kernels.cuda.family import Family
+from conv_advisor.kernels.cuda.few_outputs.choice import offers as few_outputs_offers
 from conv_advisor.kernels.cuda.implicit_gemm import choice
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import launches_of
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import offers as packed_offers
@@ -30,6 +31,7 @@ _PLANS: Final[dict[str, tuple[Family, Offers]]] = {
     "implicit_gemm": (implicit_gemm.FAMILY, choice.offers),
     "packed": (implicit_gemm_nhwc.FAMILY, packed_offers),
     "accelerated": (implicit_gemm_tma.FAMILY, accelerated_offers),
+    "few_outputs": (few_outputs.FAMILY, few_outputs_offers),
 }
 """The family, whose variants say which problems it computes, and its offers, the cuts to choose from."""
 

@@ -27,6 +27,11 @@ _LARGE_STRIDE: Final = 3
 _LARGE_PLANE: Final = 256
 """What tells kinds apart: their filter, stride, dilation, dimensions, large planes, and few channels or filters."""
 
+_HEADS: Final = 0.05
+_MOST_OF_HEAD: Final = 4
+"""Share of layers without groups that have one to four filters, as heads have: their images, flows, masks and scores
+are the end of networks that have many other layers."""
+
 _STEPS: Final = np.array([8, 8, 8, 4, 2, 1])
 """What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""
 _LEAST_STEPPED: Final = 24
@@ -98,6 +103,8 @@ def _recombined(planes: np.ndarray, channels: np.ndarray, batches: np.ndarray, r
     channels = np.where(rng.random(len(planes))[:, None] < 0.5, planes, channels)
     layers[:, _N] = batches[:, _N]
     layers[:, [_H, _W]] = np.maximum(1, np.rint(planes[:, [_H, _W]] * _jitter(len(planes), rng)[:, None]))
+    is_head = (rng.random(len(planes)) < _HEADS) & (channels[:, _GROUPS] == 1)
+    channels[:, _K] = np.where(is_head, rng.integers(1, _MOST_OF_HEAD + 1, len(planes)), channels[:, _K])
     columns = [_C, _K, _GROUPS]
     c, k, groups = (_stepped(channels[:, column] * _jitter(len(planes), rng), rng) for column in columns)
     n_groups = channels[:, _GROUPS]

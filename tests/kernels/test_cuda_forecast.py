@@ -15,6 +15,10 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.cuda.catalog import VARIANTS
+from conv_advisor.kernels.cuda.few_outputs import choice as few_outputs
+from conv_advisor.kernels.cuda.few_outputs import plan as few_outputs_plan
+from conv_advisor.kernels.cuda.few_outputs import rows as few_outputs_rows
+from conv_advisor.kernels.cuda.few_outputs.rows import RowCut
 from conv_advisor.kernels.cuda.forecast import KERNELS, PLANNED_AS, forecast
 from conv_advisor.kernels.cuda.implicit_gemm import plan as implicit_gemm_plan
 from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
@@ -69,6 +73,13 @@ def by_plan(kernel: str, problem: ConvProblem, device: Device) -> tuple[float, .
         cut = implicit_gemm_tma_plan.plan_cut(problem, device)
         us = implicit_gemm_tma_plan.expected(problem, device)[cut]
         outputs, blocks = cut.tile.bf * cut.tile.bp, implicit_gemm_tma_plan.blocks_of(cut, problem, device)
+    elif kernel == "few_outputs":
+        chosen = few_outputs.choose(problem, device)
+        us = few_outputs.expected_cycles(chosen, problem, device) / few_outputs_plan.CYCLES_OF_US
+        if isinstance(chosen, RowCut):
+            outputs = few_outputs_rows.FRAGMENT * chosen.warps * chosen.mt
+            return us, 1, outputs, few_outputs_rows.blocks_of(chosen, problem, device)
+        return us, 1, chosen.tile_p * chosen.tile_q, few_outputs_plan.blocks_of(chosen, problem)
     else:
         cut = choose_cut(problem, device)
         outputs = cut.tile.bm * cut.tile.bn

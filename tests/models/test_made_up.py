@@ -50,6 +50,14 @@ def test_kinds_that_are_rare_are_made_up_more_often_than_they_were_measured() ->
     assert 10 / len(usual) < 0.6 * expected < share < 1.4 * expected
 
 
+def test_some_are_heads_though_none_was_measured() -> None:
+    made = made_of(synthetic.problems([f"14-1-3-64-{c}" for c in (32, 256)]), 2000)
+    heads = [each for each in made if each.k <= 4]
+    assert {each.k for each in heads} == {1, 2, 3, 4}
+    assert 0.03 < len(heads) / len(made) < 0.07
+    assert {32, 256} <= {each.c for each in heads}
+
+
 @pytest.mark.parametrize(("c", "k", "of_c", "of_k"), [(32, 32, 1, 1), (64, 128, 4, 8), (64, 16, 4, 1)])
 def test_groups_keep_their_size_and_there_are_more_or_fewer(c: int, k: int, of_c: int, of_k: int) -> None:
     sizes: dict[str, Any] = {"n": 1, "h": 14, "w": 14, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import ANY
 from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, groups_1, layout_is, no_workspace, stride_1
+
+if TYPE_CHECKING:
+    from conv_advisor.kernels.cuda.parts.shapes import Problems
 
 MOST_FILTERS: Final = 8
 LEAST_CHANNELS: Final = 8
@@ -21,8 +24,8 @@ MOST_LONE_TAPS: Final = 16
 """Rows and columns of a filter of fewer than `LEAST_CHANNELS`: of these, shared memory has room for more rows."""
 
 
-def takes_windows(problem: ConvProblem) -> bool:
-    """Whether few_outputs.cu is for the problem; the others are for few_outputs_rows.cu alone."""
+def takes_windows(problem: Problems) -> Any:
+    """Whether few_outputs.cu is for each problem; the others are for few_outputs_rows.cu alone."""
     return problem.c >= LEAST_CHANNELS
 
 

@@ -28,11 +28,11 @@ def launch(problem: ConvProblem, device: Device, cut: Cut | RowCut) -> Launch:
     source, defines = build_of(problem, cut)
     kernel = load_kernel(source, source.name, problem.dtype, **defines)
     if isinstance(cut, RowCut):
-        sizes, blocks = rows.sizes(cut, problem), rows.blocks_of(cut, problem, device)
+        sizes, blocks = rows.sizes(cut, problem), int(rows.blocks_of(cut, problem, device))
     else:
         sizes, blocks = _sizes(cut, problem), plans.blocks_of(cut, problem)
     every_size = (*(int(size) for size in shape_arguments(problem)), *sizes)
-    shared_bytes = cut.shared_bytes(problem)
+    shared_bytes = int(cut.shared_bytes(problem))
     start = prepare_start(kernel, (blocks, 1, 1), cut.threads, shared_bytes, every_size, overlaps=overlaps(source))
     return launch_of(start, problem.epilogue)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import gcd
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.few_outputs import MOST_ROW
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
+from conv_advisor.kernels.cuda.parts.offers import Offer, cheapest, choice_of, offered
+from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems, Shapes
 from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 
 LOAD_BYTES: Final = 16
@@ -20,6 +24,8 @@ _COLUMNS: Final = {DType.FLOAT32: MOST_ROW, DType.TF32: 56, DType.FLOAT16: 56, D
 """Columns, taps times filters, that registers have room to multiply at a time."""
 _THREADS_OF_PROCESSOR: Final = 512
 """Threads that a multiprocessor's registers have room for, with 128 registers per thread."""
+
+CYCLES_OF_US: Final = 1755
 
 # Fitted to times of 14 to 21 cuts of 20 layers, some of them in several precisions, on an H200.
 _START_CYCLES: Final = 1200
@@ -58,43 +64,43 @@ class Cut:
         """Threads of a block."""
         return 32 * self.warps
 
-    def tiles_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def tiles_of(self, problem: Problems) -> tuple[Ints, Ints]:
         """Tiles of rows and of columns of an image."""
         return ceil_div(problem.p, self.tile_p), ceil_div(problem.q, self.tile_q)
 
-    def width(self, problem: ConvProblem) -> int:
+    def width(self, problem: Problems) -> Ints:
         """Pixels of x in a row that a tile reads."""
         return self.tile_q + problem.s - 1
 
-    def pixels(self, problem: ConvProblem) -> int:
+    def pixels(self, problem: Problems) -> Ints:
         """Pixels of x that are multiplied at a time."""
         return (self.tile_p + rows_at_once(problem) - 1) * self.width(problem)
 
-    def pitch(self, problem: ConvProblem) -> int:
+    def pitch(self, problem: Problems) -> Ints:
         """Products of a column: whole tiles of pixels, padded so that a warp's products lie in different banks."""
         at_a_time = 16 * _tiles_at_a_time(problem)
-        return int(at_a_time * ceil_div(self.pixels(problem), at_a_time) + 4)
+        return at_a_time * ceil_div(self.pixels(problem), at_a_time) + 4
 
-    def shared_bytes(self, problem: ConvProblem) -> int:
+    def shared_bytes(self, problem: Problems) -> Ints:
         """Shared memory of a block: products, and sums that wait for a filter's other rows."""
-        waiting_sums = self.tile_p * self.tile_q * problem.k if rows_at_once(problem) < problem.r else 0
+        waiting_sums = self.tile_p * self.tile_q * problem.k * (rows_at_once(problem) < problem.r)
         return 4 * (self.splits * columns_of(problem) * self.pitch(problem) + waiting_sums)
 
 
-def rows_at_once(problem: ConvProblem) -> int:
+def rows_at_once(problem: Problems) -> Ints:
     """Rows of the filters that are multiplied at a time, about equally many each time."""
     most = _COLUMNS[problem.dtype] // (problem.s * problem.k)
-    return int(ceil_div(problem.r, ceil_div(problem.r, most)))
+    return ceil_div(problem.r, ceil_div(problem.r, most))
 
 
-def columns_of(problem: ConvProblem) -> int:
+def columns_of(problem: Problems) -> Ints:
     """Columns of the products: the taps of `rows_at_once` rows, for each filter."""
     return rows_at_once(problem) * problem.s * problem.k
 
 
-def _tiles_at_a_time(problem: ConvProblem) -> int:
+def _tiles_at_a_time(problem: Problems) -> Ints:
     """Tiles of 16 pixels that a warp multiplies at a time, limited by registers."""
-    return 1 if ceil_div(columns_of(problem), 8) > (2 if problem.dtype is DType.FLOAT32 else 5) else 2
+    return 2 - (ceil_div(columns_of(problem), 8) > (2 if problem.dtype is DType.FLOAT32 else 5))
 
 
 _TILES: Final = ((1, 8), (2, 8), (4, 8), (4, 16), (8, 16), (4, 32), (8, 32), (16, 32))
@@ -106,22 +112,25 @@ CUTS: Final = tuple(
 )
 
 
-def residents(cut: Cut, problem: ConvProblem, device: Device) -> int:
+_CHOICE: Final = choice_of(CUTS, 1)
+
+
+def residents(cut: Cut, problem: Problems, device: Device) -> Ints:
     """Blocks that a multiprocessor holds; 0 where not even one fits."""
     fitting = shared_memory_of(device) // (cut.shared_bytes(problem) + RESERVED_BYTES)
-    return min(_THREADS_OF_PROCESSOR // cut.threads, fitting)
+    return np.minimum(_THREADS_OF_PROCESSOR // cut.threads, fitting)
 
 
-def blocks_of(cut: Cut, problem: ConvProblem) -> int:
+def blocks_of(cut: Cut, problem: Problems) -> Ints:
     """Blocks of the grid, one per tile."""
     tiles_p, tiles_q = cut.tiles_of(problem)
     return problem.n * tiles_p * tiles_q
 
 
-def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
+def expected_cycles(cut: Cut, problem: Problems, device: Device) -> Any:
     """Cycles of the busiest multiprocessor: in each wave, the latency of a block or the work of all resident blocks."""
     processors, blocks = device.processors or 1, blocks_of(cut, problem)
-    resident = min(residents(cut, problem, device), ceil_div(blocks, processors))
+    resident = np.minimum(np.maximum(1, residents(cut, problem, device)), ceil_div(blocks, processors))
     itemsize, mt = problem.dtype.itemsize_bytes, _tiles_at_a_time(problem)
     passes = ceil_div(problem.r, rows_at_once(problem))
     chunks = ceil_div(cut.pixels(problem), 16 * mt)
@@ -133,8 +142,8 @@ def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
     eights = ceil_div(columns_of(problem), 8)
     multiplied = chunks * mt * steps * 2 * eights * _TILE_CYCLES[problem.dtype]
     stored = cut.splits * columns_of(problem) * (cut.pitch(problem) + cut.tile_p * cut.tile_q) / _LANES
-    busy = passes * (max(moved, multiplied) + stored)
-    return float(ceil_div(blocks, processors * resident) * max(alone, resident * busy))
+    busy = passes * (np.maximum(moved, multiplied) + stored)
+    return ceil_div(blocks, processors * resident) * np.maximum(alone, resident * busy)
 
 
 def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut, ...]:
@@ -142,14 +151,22 @@ def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut, ...]:
     return tuple(cut for cut in CUTS if residents(cut, problem, device))
 
 
+def offers(problems: Shapes, device: Device) -> tuple[Offer[Cut], ...]:
+    """`cuts_of` many problems, with the times that are expected of them."""
+    cut = _CHOICE.tile
+    us = np.where(residents(cut, problems, device) > 0, expected_cycles(cut, problems, device) / CYCLES_OF_US, np.inf)
+    return (offered(_CHOICE, cut.tile_p * cut.tile_q, us, blocks_of(cut, problems)),)
+
+
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
     """The cut that is expected to be fastest."""
-    return min(cuts_of(problem, device), key=lambda cut: expected_cycles(cut, problem, device))
+    cut: Cut = cheapest(offers(Shapes.of(problem), device)).tile
+    return cut
 
 
 def defines_of(cut: Cut, problem: ConvProblem) -> Defines:
     """The source's definitions for a cut."""
-    eights = int(ceil_div(columns_of(problem), 8))
+    eights = ceil_div(columns_of(problem), 8)
     align = gcd(problem.c * problem.dtype.itemsize_bytes, LOAD_BYTES)
     return _defines(eights, cut.warps, align, problem.dtype)
 
