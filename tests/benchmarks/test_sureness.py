@@ -15,6 +15,7 @@ from benchmarks.sureness import (
     answers_on,
     attempt_ms,
     main,
+    middle_ms,
     sure_table,
     tables,
     top_table,
@@ -67,6 +68,16 @@ def test_measuring_has_paid_after_so_many_calls() -> None:
     assert rows["below 85 %"][1:6] == ["67 %", "1.260 · 1.90 · 2.0", "-", "1.000 · 1.00 · 1.0", "30"]
     assert rows["below 85 %"][7] == "50 |", "five take longer to pay than three"
     assert rows["all"][1:6] == ["100 %", "1.260 · 1.90 · 2.0", "-", "1.000 · 1.00 · 1.0", "45"]
+
+
+def test_what_a_sweep_took_is_that_of_one_that_did_not_wait_for_others() -> None:
+    # Run 1 is alone, and interrupted once; runs 0 and 2 take turns. Every second attempt is timed.
+    run = np.repeat([0, 1, 2], [4, 8, 4])
+    at_s = np.concatenate([np.arange(4) * 8, np.arange(8) + np.repeat([0, 5000], 4), np.arange(4) * 8 + 4])
+    is_timed = np.tile([True, False], 8)
+    backwards = np.arange(len(run))[::-1]
+    for order in (slice(None), backwards):
+        assert middle_ms(run[order], at_s[order], is_timed[order]) == pytest.approx(1e3 * 6 / 4)
 
 
 def test_over_all_every_dtype_and_layout_counts_the_same() -> None:
