@@ -6,7 +6,7 @@
 Each tensor is an allocation of its own, so that memcheck sees the first byte beyond it. Needs a GPU and CuPy. An error
 that memcheck reports ends the process: name variants to go on with the others. What says nothing:
 
-- memcheck takes ``cp.async`` of a vector's first bytes for one of the whole vector, at the end of a tensor;
+- memcheck counts all of a vector where ``cp.async`` asks for its first bytes, at the end of a tensor;
 - racecheck warns of a barrier in shared memory at which the thread that began it arrives;
 - initcheck does not know that bulk copies write memory.
 """
