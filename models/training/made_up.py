@@ -17,7 +17,7 @@ _AS_MEASURED: Final = 0.8
 """Share of the sizes of made-up layers that stay as they were measured: a tree tells layers apart where it has many
 examples, and networks share their sizes."""
 
-_RARITY: Final = 0.5
+_RARITY: Final = 0.3
 """A layer is drawn by the number of layers of its kind to the power of minus this: those of rare kinds more often. A
 tree splits where it has many examples, and networks beyond classifiers have many layers of kinds that are rare among
 what was measured."""

@@ -29,11 +29,11 @@ class Options:
         Rounds of boosting the teacher, for the time of each variant; 0 leaves all to the randomised trees.
     """
 
-    n_sampled: int = 100_000
+    n_sampled: int = 60_000
     max_leaves: int = 1000
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
     best_weight: float = 0.05
-    least_gain: float = 3.5e-7
+    least_gain: float = 7e-7
     n_trees: int = 15
     n_rounds: int = 50
