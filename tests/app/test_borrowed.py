@@ -26,7 +26,7 @@ from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.answers.catalogue import DevicesAnswer
 from conv_advisor.data.errors import InvalidInput, UnknownDevice, WorkerError
 from conv_advisor.data.gpus import gpus
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.data.records import Records
 from conv_advisor.models.registry.on_disk import Registry
 from tests.app.serving import GPU, LAYER, TIMES_MS, Client, serving, small_tree
@@ -189,7 +189,8 @@ def test_the_command_line_measures_the_first_three_where_the_tree_is_not_sure(ho
     settings = Settings(home=home)
     for measure in (None, "if unsure"):
         assert _advised(problem, gpus()[A100].device, settings, None, measure) == [each.variant for each in told_of[:3]]
-        assert len(_advised(problem, gpus()[H200].device, settings, None, measure)) == 1, "which was measured there"
+        sure_of = replace(problem, dtype=DType.FLOAT32)
+        assert len(_advised(sure_of, gpus()[H200].device, settings, None, measure)) == 1, "the tree is sure there"
     assert len(_advised(problem, gpus()[A100].device, settings, 1, None)) == 1, "as was asked"
 
 
