@@ -1,10 +1,10 @@
 """Every kernel of ours on small layers with edges, one launch each, for NVIDIA's compute-sanitizer.
 
-    compute-sanitizer --tool memcheck python -m tests.kernels.sanitized
+    compute-sanitizer --tool memcheck --destroy-on-device-error kernel python -m tests.kernels.sanitized
     compute-sanitizer --tool racecheck python -m tests.kernels.sanitized cuda.pointwise cuda.grouped
 
-Each tensor is an allocation of its own, so that memcheck sees the first byte beyond it. Needs a GPU and CuPy. An error
-that memcheck reports ends the process: name variants to go on with the others. What says nothing:
+Each tensor is an allocation of its own, so that memcheck sees the first byte beyond it. Needs a GPU and CuPy. Without
+that option an error that memcheck reports ends the process. What says nothing:
 
 - memcheck counts all of a vector where ``cp.async`` asks for its first bytes, at the end of a tensor;
 - racecheck warns of a barrier in shared memory at which the thread that began it arrives;
