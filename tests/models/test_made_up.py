@@ -46,8 +46,8 @@ def test_kinds_that_are_rare_are_made_up_more_often_than_they_were_measured() ->
     dilated = ConvProblem.parse("14x14-1-3x3-64-32-stride1x1-pad2x2-dilation2x2-groups1")
     made = made_of([*usual, dilated], 2000)
     share = np.mean([problem.dilation_h == 2 for problem in made])
-    expected = 1 / (1 + len(usual) ** 0.5)
-    assert 10 / len(usual) < 0.6 * expected < share < 1.4 * expected
+    expected = 1 / (1 + len(usual) ** 0.7)
+    assert 5 / len(usual) < 0.6 * expected < share < 1.4 * expected
 
 
 def test_some_are_heads_though_none_was_measured() -> None:
