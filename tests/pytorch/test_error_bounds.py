@@ -55,11 +55,11 @@ def test_a_tighter_bound_leaves_out_the_less_accurate() -> None:
 
 
 def test_where_it_is_measured_a_law_has_room_to_be_wrong() -> None:
-    own = advisor().advise(WINOGRAD).baselines.cudnn_heuristic.variant
+    own = advisor().advise(EIGHT).baselines.cudnn_heuristic.variant
     assert own is not None
-    allowed = expected_error(laws_of(advisor().model), own, WINOGRAD)[0]
-    (unmeasured,) = errors(WINOGRAD, Options(measure=0, max_error_ratio=1))
-    measured = errors(WINOGRAD, Options(measure=40, max_error_ratio=1))
+    allowed = expected_error(laws_of(advisor().model), own, EIGHT)[0]
+    (unmeasured,) = errors(EIGHT, Options(measure=0, max_error_ratio=1))
+    measured = errors(EIGHT, Options(measure=40, max_error_ratio=1))
     assert unmeasured in measured
     assert unmeasured <= allowed < max(measured) <= SAME_ERROR * allowed
 
