@@ -391,7 +391,7 @@ def test_a_table_is_kept_as_a_file(visitor: Visitor) -> None:
 
 
 def test_a_layer_outside_the_domain_is_called_a_guess(visitor: Visitor) -> None:
-    page = visitor.open("/?device=nvidia-h200&layer=14-1-3-1-1")
+    page = visitor.open("/?device=nvidia-h200&layer=14-1-13-1-1")
     expect(page.get_by_role("note")).to_contain_text("The model abstains")
     expect(page.get_by_role("note")).to_contain_text("filters is 1")
     visitor.open(f"/?device=nvidia-h200&layer={LAYER}")
