@@ -187,9 +187,9 @@ def test_the_command_line_measures_the_first_three_where_the_tree_is_not_sure(ho
     problem = ConvProblem.parse(ASKED["layer"], dtype="float16", layout="nhwc")
     told_of = conv_advisor.advise(problem, device="a100").ranking
     settings = Settings(home=home)
+    sure_of = replace(problem, dtype=DType.FLOAT32)
     for measure in (None, "if unsure"):
         assert _advised(problem, gpus()[A100].device, settings, None, measure) == [each.variant for each in told_of[:3]]
-        sure_of = replace(problem, dtype=DType.FLOAT32)
         assert len(_advised(sure_of, gpus()[H200].device, settings, None, measure)) == 1, "the tree is sure there"
     assert len(_advised(problem, gpus()[A100].device, settings, 1, None)) == 1, "as was asked"
 
