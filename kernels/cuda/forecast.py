@@ -74,9 +74,8 @@ def forecast(sizes: Array, dtype: DType, layout: Layout, device: Device) -> dict
         rows = ungrouped[first : first + _AT_A_TIME]
         shapes = Shapes.of_table(sizes[rows], dtype, layout)
         problems = [problem_of(row, dtype, layout) for row in sizes[rows].tolist()]
-        known: dict[Rule, Array] = {}
         for kernel, (_, offers) in _PLANS.items():
-            mine = _applicable(rules[kernel], problems, device, known)
+            mine = _applicable(rules[kernel], problems, device)
             if len(mine):
                 values[kernel][rows[mine]] = values_of_cheapest(offers(shapes.take(mine), device), len(mine))
     chunked = ~np.isnan(values["packed"][:, 0])
@@ -90,16 +89,12 @@ def _left_to_ask(family: Family, problem: ConvProblem, device: Device) -> list[t
     return [parts for parts in rules if parts is not None]
 
 
-def _applicable(
-    rules: Sequence[tuple[Rule, ...]], problems: Sequence[ConvProblem], device: Device, known: dict[Rule, Array]
-) -> Array:
-    """Indices of the problems that any variant computes; what each rule says of them is kept in ``known``."""
-    applies = np.zeros(len(problems), bool)
+def _applicable(rules: Sequence[tuple[Rule, ...]], problems: Sequence[ConvProblem], device: Device) -> Array:
+    """Indices of the problems that any variant computes; a rule is asked about those that none before it refuses."""
+    applies = set[int]()
     for parts in rules:
-        allowed = np.ones(len(problems), bool)
+        left = list(range(len(problems)))
         for rule in parts:
-            if rule not in known:
-                known[rule] = np.array([rule(problem, device) is None for problem in problems])
-            allowed &= known[rule]
-        applies |= allowed
-    return np.flatnonzero(applies)
+            left = [place for place in left if rule(problems[place], device) is None]
+        applies.update(left)
+    return np.array(sorted(applies), np.int64)
