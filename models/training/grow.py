@@ -117,13 +117,13 @@ def _grow_part(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
     )
     x = feature_matrix(costs.problems)
-    off = unseen_error(costs, x, seed, options, thread_map)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     sampled = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
     shapes, n_equal = np.unique(sampled, axis=0, return_counts=True)
+    forecasts = process_map(forecast, repeat(shapes), *zip(*kinds, strict=True), repeat(device))  # while this goes on
+    off = unseen_error(costs, x, seed, options, thread_map)
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
     teacher = Teacher(costs, seen, log_roofline, seed, options, *maps)
-    forecasts = process_map(forecast, repeat(shapes), *zip(*kinds, strict=True), repeat(device))
     expected = dict(zip(kinds, forecasts, strict=True))
 
     def grow(kind: Kind) -> _Grown:
@@ -134,15 +134,12 @@ def _grow_part(
         weight = np.append(np.full(len(rows), options.measured_weight), n_equal)
         return _Grown.of(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
 
-    def finish(kind: Kind, grown: _Grown, n_leaves: int) -> Arrays:
-        tree = grown.arrays(n_leaves, seed, options)
-        tree["spread"] = np.hypot(tree["spread"], _root_mean_square(off[kinds[kind]], off)).astype(np.float32)
-        tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
-        return tree
-
     all_grown = list(thread_map(grow, kinds))
     counts = allot([grown.tree for grown in all_grown], options.max_leaves * len(kinds))
-    trees = dict(zip(kinds, thread_map(finish, kinds, all_grown, counts), strict=True))
+    trees = dict(zip(kinds, process_map(_Grown.arrays, all_grown, counts, repeat(seed), repeat(options)), strict=True))
+    for kind, tree in trees.items():
+        tree["spread"] = np.hypot(tree["spread"], _root_mean_square(off[kinds[kind]], off)).astype(np.float32)
+        tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
     believed = teacher.label(_seen(feature_matrix(asked), hint_matrix(asked, rooflines, device)))
     return trees, dict(zip(asked, orders_of(believed, costs.variants), strict=True))
 

@@ -135,9 +135,10 @@ def fit_beside(
             f" {MIN_PROBLEMS}. {MEASURE_ALL}"
         )
     with threads(n_threads) as thread_map, processes(n_threads) as process_map:
+        domains = thread_map(learn_domain, [costs.problems])  # while trees grow
         trees, orders = grow_all(costs, device, asked, seed, options, (thread_map, process_map))
+        ((sizes, domain),) = domains
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
-    sizes, domain = learn_domain(costs.problems)
     arrays = graft(trees) | {DOMAIN: sizes}
     return make(arrays, variants=costs.variants, device=device, card=card | {"domain": domain}), orders
 
