@@ -79,7 +79,8 @@ def grow_all(
 
 def _as_planned(problem: ConvProblem) -> ConvProblem:
     """The same problem, a bfloat16 one without groups in float16."""
-    return problem if problem.groups > 1 else replace(problem, dtype=PLANNED_AS[problem.dtype])
+    dtype = PLANNED_AS[problem.dtype]
+    return problem if problem.groups > 1 or problem.dtype is dtype else replace(problem, dtype=dtype)
 
 
 def _grow_apart(
