@@ -57,12 +57,15 @@ def of_networks(
 
 
 def shuffled(problems: Iterable[ConvProblem], seed: int) -> list[ConvProblem]:
-    """The problems in an order that takes dtypes and layouts in turns, and leaves a fair sample wherever it ends."""
+    """The problems in an order that takes dtypes and layouts in turns, and leaves a fair sample wherever it ends.
+
+    Each dtype and layout has an order of its own: a run that ends early has seen more layers than one order would show.
+    """
     columns: dict[Column, list[ConvProblem]] = {}
     for problem in sorted(problems, key=lambda problem: problem.key):
         columns.setdefault((problem.dtype, problem.layout), []).append(problem)
-    for of_column in columns.values():
-        random.Random(seed).shuffle(of_column)  # noqa: S311 - an order, no secret
+    for (dtype, layout), of_column in columns.items():
+        random.Random(f"{seed} {dtype} {layout}").shuffle(of_column)  # noqa: S311 - an order, no secret
     return [problem for row in zip_longest(*columns.values()) for problem in row if problem is not None]
 
 

@@ -247,3 +247,4 @@ def test_the_order_is_fair_wherever_it_ends_and_the_same_each_time() -> None:
     assert len({(each.dtype, each.layout) for each in order[:8]}) == 8
     assert order == shuffled(every[::-1], 0)
     assert order != shuffled(every, 1)
+    assert len({each.layer for each in order[:8]}) > 4  # not one layer in all of them
