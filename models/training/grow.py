@@ -121,7 +121,7 @@ def _grow_part(
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     sampled = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
     shapes, n_equal = np.unique(sampled, axis=0, return_counts=True)
-    forecasts = process_map(forecast, repeat(shapes), *zip(*kinds, strict=True), repeat(device))  # while this goes on
+    forecasts = process_map(forecast, repeat(shapes), *zip(*kinds, strict=True), repeat(device))  # meanwhile
     off = unseen_error(costs, x, seed, options, thread_map)
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
     teacher = Teacher(costs, seen, log_roofline, seed, options, *maps)
