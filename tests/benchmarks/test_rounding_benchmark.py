@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import rounding
 from benchmarks.rounding import (
-    LEAST_LOST,
     LOST,
+    RAISED,
     ZEROS,
     cut_to_tf32,
     errors,
@@ -21,6 +21,7 @@ from benchmarks.rounding import (
     in_chains,
     nearest,
     nearest_tf32,
+    restored,
     truncated,
 )
 from conv_advisor.kernels.cuda.parts.source import PARTS
@@ -93,6 +94,13 @@ def test_sums_that_are_made_up_for_lean_to_neither_side(steps: int, gemm_k: int)
     assert abs(restored) < 0.15 * 2.0**-23
 
 
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_rounding_adds_the_share_that_was_lost_though_it_adds_whole_units(steps: int) -> None:
+    sums = nearest(2 ** np.random.default_rng(0).uniform(0, 8, 100_000))
+    added = ((restored(sums, steps, steps) - sums) / sums).mean() * 2.0**23
+    assert added == pytest.approx(LOST[0] + LOST[1] * steps, rel=0.03)
+
+
 def test_averages_of_a_network_gain_most_where_sums_are_made_up_for() -> None:
     cut, restored = (errors(partial(in_chains, chain=32, is_restored=each)) for each in (False, True))
     assert restored.network < cut.network
@@ -102,7 +110,7 @@ def test_averages_of_a_network_gain_most_where_sums_are_made_up_for() -> None:
 def test_the_kernels_make_up_for_what_is_emulated_here() -> None:
     source = (PARTS / "tf32.cuh").read_text()
     assert f"share = {LOST[0]}f + {LOST[1]}f * steps;" in source
-    assert f"(share > {LEAST_LOST}f ? share : {LEAST_LOST}f) * 0x1p-23f" in source
+    assert f"return ({RAISED[0]}f + {RAISED[1]}f * share) * 0x1p-23f;" in source
     assert f"& {ZEROS:#x})" in source
 
 

@@ -9,13 +9,15 @@
 //   method       the first warp copies stages of 32 channels by bulk copies into a ring; each group of four warps multiplies
 //                64 left rows by BN right ones with wgmma, both operands from shared memory, no swizzle
 //   sums         tensor cores truncate as they accumulate: each stage accumulates from zero, small products first, and is
-//                added to the total in registers, to nearest. A warp that only copies would cost a quarter of these registers
+//                added to the total in registers, to nearest; what they cut on average is given back. A warp that only
+//                copies would cost a quarter of these registers
 //   grid, block  left blocks fastest, then right blocks, then positions; 128 threads for every 64 left rows of BM
 //   limits       compute capability 9.0 alone (sm_90a)
 //   source       Markidis et al.: NVIDIA Tensor Core Programmability, arXiv:1803.04014 (splitting); PTX ISA 8.0, wgmma
 #include <cuda_fp16.h>
 
 #include "overlap.cuh"
+#include "tf32.cuh"
 
 #define PARTS 2
 
@@ -195,6 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
         barrier_arrive(empty + 8 * slot, threadIdx.x % 128 == 0);
     }
+    restore_cut(d, lost_by(mean_steps<DEPTH>(slices)));
     // The ring is free once both groups have multiplied.
     asm volatile("bar.sync 1, %0;" ::"n"(128 * GROUPS) : "memory");
     const int row = group * 64 + warp % 4 * 16, first = first_left + row;
