@@ -92,7 +92,7 @@ def fused(weight: Floats, columns: Floats) -> Floats:
     return sums
 
 
-def lost_by(steps: float) -> float:
+def raised_by(steps: float) -> float:
     """By what to raise a sum for what truncation cut from its chains of so many steps.
 
     Rounding adds one unit in the last place to a sum or none: one where its mantissa exceeds 0.5 / factor. That is
@@ -110,7 +110,7 @@ def mean_steps(count: int, most: int) -> float:
 def restored(sums: Floats, count: int, most: int) -> Floats:
     """Make up for what truncation cut from sums of so many steps in chains of ``most``."""
     ends_in_zeros = sums.astype(np.float32).view(np.uint32) & np.uint32(ZEROS) == 0
-    return np.where(ends_in_zeros, sums, nearest(sums + sums * lost_by(mean_steps(count, most))))
+    return np.where(ends_in_zeros, sums, nearest(sums + sums * raised_by(mean_steps(count, most))))
 
 
 def in_chains(

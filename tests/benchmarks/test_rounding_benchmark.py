@@ -21,7 +21,6 @@ from benchmarks.rounding import (
     in_chains,
     nearest,
     nearest_tf32,
-    restored,
     truncated,
 )
 from conv_advisor.kernels.cuda.parts.source import PARTS
@@ -97,7 +96,7 @@ def test_sums_that_are_made_up_for_lean_to_neither_side(steps: int, gemm_k: int)
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_rounding_adds_the_share_that_was_lost_though_it_adds_whole_units(steps: int) -> None:
     sums = nearest(2 ** np.random.default_rng(0).uniform(0, 8, 100_000))
-    added = ((restored(sums, steps, steps) - sums) / sums).mean() * 2.0**23
+    added = ((rounding.restored(sums, steps, steps) - sums) / sums).mean() * 2.0**23
     assert added == pytest.approx(LOST[0] + LOST[1] * steps, rel=0.03)
 
 

@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         float sum[MT][NT][4] = {};
         multiply_window(sum, window, 4 * (SECOND_PIXEL * inner) * stride_w, weights, offsets, steps);
 #if SPLIT
-        restore_cut(sum, lost_by(STEPS_OF_CHAIN));
+        restore_cut(sum, raised_by(STEPS_OF_CHAIN));
 #endif
         __syncthreads();
         if (tile + blocks < tiles) stage_tile(tile + blocks);

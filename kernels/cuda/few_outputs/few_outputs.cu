@@ -104,7 +104,7 @@ __device__ __forceinline__ void multiply_pixels(float* products, const Storage* 
             }
         }
 #if SPLIT
-        restore_cut(sum, lost_by(1));
+        restore_cut(sum, raised_by(1));
 #endif
 #pragma unroll
         for (int j = 0; j < NT; ++j) {

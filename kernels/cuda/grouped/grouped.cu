@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS, MT * NT < 4 ? 3 : 
             chunk = 0;
             if (has_work) {
 #if SPLIT
-                restore_cut(sum, lost_by(1));
+                restore_cut(sum, raised_by(1));
 #endif
                 const Tile at = tile_of(tile);
                 const auto pixel_at = [&](int pixel) {

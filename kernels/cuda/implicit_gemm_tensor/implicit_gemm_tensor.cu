@@ -182,7 +182,7 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const Epilogue&
         }
         Storage* const target = y + (size_t)row * z.plane + pixel;
 #if SPLIT
-        restore_cut(total, lost_by(1));
+        restore_cut(total, raised_by(1));
 #endif
         epilogue.apply(total, first_k + row, target);
         Outputs<WIDTH> outputs;
@@ -217,7 +217,7 @@ __device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, co
             float two[] = {sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]};
             const bool is_there = m0 + 8 * i < rows && pixel < z.plane;
 #if SPLIT
-            restore_cut(two, lost_by(1));
+            restore_cut(two, raised_by(1));
 #endif
             if (HAS_EPILOGUE && is_there) epilogue.apply(two, first_k + m0 + 8 * i, target);
             const Outputs<2> pair = {{narrow(two[0]), narrow(two[1])}};

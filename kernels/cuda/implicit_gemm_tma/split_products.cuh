@@ -118,7 +118,7 @@ __device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int
         if (threadIdx.x % 32 == 0) arrive(ring.empty + turn.slot * 8);
     }
 #if SPLIT
-    restore_cut(sum, lost_by(WGMMA ? mean_steps<STEPS>((sizes.C + 7) / 8) : 1));
+    restore_cut(sum, raised_by(WGMMA ? mean_steps<STEPS>((sizes.C + 7) / 8) : 1));
 #endif
 }
 #endif

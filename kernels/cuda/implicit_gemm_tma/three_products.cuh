@@ -95,5 +95,5 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned
             }
         }
     }
-    restore_cut(sum, lost_by(mean_steps<ROW_BYTES / 32>((channels + 7) / 8)));
+    restore_cut(sum, raised_by(mean_steps<ROW_BYTES / 32>((channels + 7) / 8)));
 }

@@ -274,7 +274,7 @@ __device__ __forceinline__ void follow_scales(float (&sum)[SUMS], const Scales& 
 }
 // Of the last stage: y of the sums; `channels` of a tap.
 __device__ __forceinline__ void end_scales(float (&sum)[SUMS], const Scales& told, int channels) {
-    restore_cut(sum, lost_by(mean_steps<STEPS>((channels + 15) / 16)));
+    restore_cut(sum, raised_by(mean_steps<STEPS>((channels + 15) / 16)));
 #pragma unroll
     for (int j = 0; j < TILES_N; ++j) {
         const float4 both = *(const float4*)told.end(j * 8 + threadIdx.x % 4 * 2);

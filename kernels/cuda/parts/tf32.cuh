@@ -29,7 +29,7 @@ __device__ __forceinline__ bool ends_in_zeros(float sum) { return !(__float_as_u
 // share of a sum that was cut, in units of 2^-23, was measured behind ReLU; steps whose operands are all zeros cut nothing, and do
 // not count. Rounding adds one unit in the last place or none: one where the mantissa exceeds 0.5 / factor, so that
 // (2 factor - 0.5) / ln 2 is added on average where mantissas are spread evenly by their logarithm.
-__device__ __forceinline__ constexpr float lost_by(float steps) {
+__device__ __forceinline__ constexpr float raised_by(float steps) {
     const float share = 0.192f + 0.123f * steps;
     return (0.25f + 0.34657f * share) * 0x1p-23f;
 }
@@ -41,18 +41,18 @@ __device__ __forceinline__ float mean_steps(int count) {
     return (float)((count - last) * MOST + last * last) / (float)count;
 }
 // So that it is right after rounding.
-__device__ __forceinline__ float restored(float sum, float lost) {
+__device__ __forceinline__ float restored(float sum, float raised) {
 #ifdef __CUDA_ARCH__
-    return ends_in_zeros(sum) ? sum : fmaf(sum, lost, sum);
+    return ends_in_zeros(sum) ? sum : fmaf(sum, raised, sum);
 #else
-    return (void)lost, sum;
+    return (void)raised, sum;
 #endif
 }
 template <class Sums>
-__device__ __forceinline__ void restore_cut(Sums& sums, float lost) {
+__device__ __forceinline__ void restore_cut(Sums& sums, float raised) {
     float* const each = (float*)sums;
 #pragma unroll
-    for (int i = 0; i < (int)(sizeof(Sums) / sizeof(float)); ++i) each[i] = restored(each[i], lost);
+    for (int i = 0; i < (int)(sizeof(Sums) / sizeof(float)); ++i) each[i] = restored(each[i], raised);
 }
 
 // Sums of products of operands that were both cut to tf32. Each loses half a unit of its last place on average, which is

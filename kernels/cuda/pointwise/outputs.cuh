@@ -8,7 +8,7 @@ typedef Storage Sum;
 #endif
 __device__ __forceinline__ Sum to_sum(float value) {
 #if SPLIT
-    return restored(value, lost_by(CHAIN));
+    return restored(value, raised_by(CHAIN));
 #elif SPLIT_C
     return value;
 #else

@@ -197,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
         barrier_arrive(empty + 8 * slot, threadIdx.x % 128 == 0);
     }
-    restore_cut(d, lost_by(mean_steps<DEPTH>(slices)));
+    restore_cut(d, raised_by(mean_steps<DEPTH>(slices)));
     // The ring is free once both groups have multiplied.
     asm volatile("bar.sync 1, %0;" ::"n"(128 * GROUPS) : "memory");
     const int row = group * 64 + warp % 4 * 16, first = first_left + row;
