@@ -23,7 +23,7 @@ from benchmarks.contest.scores import H200
 from benchmarks.endings.layer import Order, measure
 from benchmarks.endings.rows import AUTOTUNED, COMPILED, EAGER, Row, append, merge, read, write
 from benchmarks.endings.tables import report
-from benchmarks.endings.wanted import BATCHES, NETWORKS, wanted
+from benchmarks.endings.wanted import BATCHES, NETWORKS, OTHERS, wanted
 from benchmarks.options import interruptible, list_of, say, shard
 from benchmarks.rivals.orders import Named, shuffled
 from benchmarks.turns.run import START_S, Run, paced
@@ -141,7 +141,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--report", nargs="+", type=Path, metavar="FILE", help="merge what runs wrote and print it; needs no GPU")
     add("--output", type=Path, help="write every layer there at once, a line of JSON each")
     add("--device", default="cuda:0", help="cuda:0 (default), cuda:1 ...")
-    add("--networks", type=list_of(NETWORKS), default=list(NETWORKS), help=f"of {', '.join(NETWORKS)}; default all")
+    known = (*NETWORKS, *OTHERS)
+    add("--networks", type=list_of(known), default=list(NETWORKS), help=f"of {', '.join(known)}; default the first five")
     add("--dtypes", type=list_of(tuple(DType), DType), default=list(DType), help="default all")
     add("--layouts", type=list_of(tuple(Layout), Layout), default=list(Layout), help="default both; float32 is NCHW")
     add("--batches", type=list_of(range(1, 2**20), int), default=list(BATCHES), help="default 1,8,32,256")

@@ -14,6 +14,8 @@ from conv_advisor.data.problem import DType, Layout
 
 NETWORKS: Final = networks.GROUPS["seeds"]
 """Networks whose epilogues are known here: plain chains of convolutions with ReLU, and ResNet-50."""
+OTHERS: Final = networks.GROUPS["more-networks"]
+"""Networks that have other kinds of layers, grouped, depthwise and first ones, each taken with a bias and ReLU."""
 BATCHES: Final = (1, 8, 32, 256)
 COLUMNS: Final = (
     (DType.FLOAT16, Layout.NHWC),
@@ -31,7 +33,7 @@ _USUAL: Final = Epilogue(bias=True, activation=Activation.RELU)
 
 
 def epilogue_of(network: str, layer: Layer) -> Epilogue:
-    """What follows a layer in a seed network, with every normalisation folded into the convolution before it.
+    """What follows a layer in a seed network, or is taken to in another, with every normalisation folded into the convolution before it.
 
     In ResNet-50 the last 1x1 of a block has the block's input added before its ReLU, and a projection of that input has
     a bias alone (He et al. arXiv:1512.03385, figure 5 and option B).

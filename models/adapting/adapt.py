@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from conv_advisor.data.counting import counted
-from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.errors import ModelRejected, NotEnoughData
 from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -23,7 +23,7 @@ from conv_advisor.models.ranking.endings import CARD as ENDINGS
 from conv_advisor.models.ranking.endings import lent_endings
 from conv_advisor.models.retraining.gate import objections
 from conv_advisor.models.training.enough import held_out_of
-from conv_advisor.models.tree.arrays import DOMAIN, LEAF, RANKING, RANKING_ARRAYS, Arrays
+from conv_advisor.models.tree.arrays import DOMAIN, LEAF, RANKING, RANKING_ARRAYS, Arrays, domain_sizes
 from conv_advisor.models.tree.domain import GROUPS
 from conv_advisor.models.tree.file import TreeModel, make
 from conv_advisor.models.tree.loan import Loan
@@ -175,6 +175,8 @@ def adapted(fit: Fit, *, more_spread: float = 0.0, created: datetime | None = No
     Raises
     ------
     NotEnoughData
+    ModelRejected
+        The tree keeps no domain.
     """
     lender, device, costs = fit.lender, fit.device, fit.costs
     loan, moment = Loan(lender.device, device), (created or datetime.now(UTC)).astimezone(UTC).isoformat()
@@ -204,13 +206,15 @@ def _covered(lender: TreeModel, problems: Sequence[ConvProblem], device: Device)
 
     Raises
     ------
-    NotEnoughData
+    NotEnoughData, ModelRejected
     """
     layers: dict[tuple[DType, Layout], set[ConvProblem]] = {}
     for problem in problems:
         layers.setdefault((problem.dtype, problem.layout), set()).add(problem.layer)
     bits = sum(GROUPS[kind] for kind, measured in layers.items() if len(measured) >= LEAST_LAYERS)
-    sizes = lender.arrays[DOMAIN].astype(np.int32)
+    sizes = domain_sizes(lender.arrays)
+    if sizes is None:
+        raise ModelRejected(f"tree {lender.id} keeps no domain, which a tree that is made of it needs")
     sizes[:, -1] &= bits
     covered: np.ndarray = sizes[sizes[:, -1] > 0]
     if not len(covered):

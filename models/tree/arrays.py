@@ -23,7 +23,8 @@ RANKING_ARRAYS: Final = ("log_slowdown", "support", "workspace")
 SCALE: Final = "scale"
 """The values that the bytes of `RANKING_ARRAYS` stand for: one row per array, in their order."""
 DOMAIN: Final = "domain"
-"""An array that a tree may lack: trees trained before it was kept still load."""
+LARGE_DOMAIN: Final = "domain_large"
+"""Layers that a tree was trained on: those whose sizes fit two bytes, and the few others. Older trees have none."""
 RANKING: Final = "ranking"
 """The row of each leaf's ranking in a tree that grows; without this array each leaf has a row of its own."""
 
@@ -110,9 +111,7 @@ def _rankings(grown: Arrays) -> Arrays:
         packed_rankings[name], scale = _coded(name, grown[name].astype(np.float32))
         scales.append(scale)
     packed_rankings[SCALE] = np.stack(scales)
-    if DOMAIN in grown:
-        packed_rankings[DOMAIN] = _narrow(grown[DOMAIN])
-    return packed_rankings
+    return packed_rankings | (_domain(grown[DOMAIN]) if DOMAIN in grown else {})
 
 
 def _rows_of_leaves(grown: Arrays) -> np.ndarray:
@@ -139,10 +138,19 @@ def _coded(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return codes, np.pad(known, (0, _N_CODES - len(known)), mode="edge" if len(known) else "constant")
 
 
-def _narrow(sizes: np.ndarray) -> np.ndarray:
-    """The sizes in two bytes each where that is enough."""
-    is_small = sizes.dtype == np.int32 and (not sizes.size or sizes.max() <= np.iinfo(np.int16).max)
-    return sizes.astype(np.int16) if is_small and (sizes >= 0).all() else sizes
+def _domain(sizes: np.ndarray) -> Arrays:
+    """The layers whose sizes fit two bytes, and the others."""
+    if sizes.ndim != 2 or sizes.dtype != np.int32:
+        return {DOMAIN: sizes}  # which `audit` refuses
+    is_large = (sizes > np.iinfo(np.int16).max).any(axis=1)
+    small = {DOMAIN: sizes[~is_large].astype(np.int16)}
+    return small | ({LARGE_DOMAIN: sizes[is_large]} if is_large.any() else {})
+
+
+def domain_sizes(arrays: Arrays) -> np.ndarray | None:
+    """The layers that a tree was trained on, int32 array of shape (P, columns); None where it keeps none."""
+    kept = [arrays[name] for name in (DOMAIN, LARGE_DOMAIN) if name in arrays]
+    return np.concatenate(kept).astype(np.int32) if kept else None
 
 
 def audit(arrays: Arrays, n_variants: int) -> None:
@@ -154,8 +162,8 @@ def audit(arrays: Arrays, n_variants: int) -> None:
         With the reason.
     """
     expected = sorted({*NODE_ARRAYS, *RANKING_ARRAYS, "roofline", "spread", SCALE})
-    named = sorted(arrays.keys() - {DOMAIN})
-    check(named == expected, f"arrays are {named}; allowed: {expected} and {DOMAIN}")
+    named = sorted(arrays.keys() - {DOMAIN, LARGE_DOMAIN})
+    check(named == expected, f"arrays are {named}; allowed: {expected}, {DOMAIN} and {LARGE_DOMAIN}")
     n_nodes, n_rankings = arrays["feature"].size, len(arrays["spread"]) if arrays["spread"].ndim else 0
     check(n_nodes > 0, "there are no nodes")
     for name, dtype in NODE_ARRAYS.items():
@@ -164,7 +172,7 @@ def audit(arrays: Arrays, n_variants: int) -> None:
         _check_array(name, arrays[name], (np.uint8,), (n_rankings, n_variants))
     for name, shape in (("spread", (n_rankings,)), ("roofline", (n_rankings, 3)), (SCALE, (3, _N_CODES))):
         _check_array(name, arrays[name], (np.float32,), shape)
-    _audit_domain(arrays.get(DOMAIN))
+    _audit_domain(arrays)
     _audit_structure(arrays, n_rankings)
     _audit_values(arrays)
 
@@ -192,11 +200,16 @@ def _audit_values(arrays: Arrays) -> None:
     check(bool((arrays["roofline"] > 0).all()), "roofline has a value that is not above 0")
 
 
-def _audit_domain(sizes: np.ndarray | None) -> None:
-    if sizes is not None:
-        check(sizes.ndim == 2, f"{DOMAIN} has {sizes.ndim} dimensions; allowed: 2")
-        _check_array(DOMAIN, sizes, (np.int16, np.int32), sizes.shape)
-        check(sizes.size > 0 and bool((sizes > 0).all()), f"{DOMAIN} has a value that is not above 0, or none at all")
+def _audit_domain(arrays: Arrays) -> None:
+    for name in (DOMAIN, LARGE_DOMAIN):
+        if name in arrays:
+            sizes = arrays[name]
+            check(sizes.ndim == 2, f"{name} has {sizes.ndim} dimensions; allowed: 2")
+            _check_array(name, sizes, (np.int16, np.int32), sizes.shape)
+            check(bool((sizes > 0).all()), f"{name} has a value that is not above 0")
+    kept = [arrays[name] for name in (DOMAIN, LARGE_DOMAIN) if name in arrays]
+    check(not kept or sum(map(len, kept)) > 0, f"{DOMAIN} has no layer")
+    check(len({sizes.shape[1] for sizes in kept}) < 2, f"{DOMAIN} and {LARGE_DOMAIN} have different columns")
 
 
 def _check_array(name: str, array: np.ndarray, dtypes: tuple[Any, ...], shape: tuple[int, ...]) -> None:

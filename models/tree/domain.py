@@ -14,11 +14,11 @@ import numpy as np
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import SIZES, sizes_of
-from conv_advisor.models.tree.arrays import DOMAIN
+from conv_advisor.models.tree.arrays import domain_sizes
 from conv_advisor.models.tree.file import TreeModel
 
 COLUMNS: Final = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
-"""Columns of the array `DOMAIN`, before one that has a bit for each dtype and layout that the sizes were trained in."""
+"""Columns of the layers that a tree keeps, before one with a bit for each dtype and layout that they were trained in."""
 
 _PLACES: Final = [SIZES.index(name) for name in COLUMNS]
 
@@ -188,7 +188,7 @@ def domain_of(model: TreeModel) -> Domain | None:
     ModelRejected
         The domain on its card does not fit the array.
     """
-    sizes = model.arrays.get(DOMAIN)
+    sizes = domain_sizes(model.arrays)
     if sizes is None:
         return None
     try:

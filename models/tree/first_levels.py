@@ -11,7 +11,7 @@ import numpy as np
 
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.table import SIZES
-from conv_advisor.models.tree.arrays import DOMAIN
+from conv_advisor.models.tree.arrays import domain_sizes
 from conv_advisor.models.tree.domain import COLUMNS, GROUPS
 from conv_advisor.models.tree.explain import LEAST_SUPPORT, QUANTITIES, limit_of
 from conv_advisor.models.tree.features import FEATURES, Quantities, code_of
@@ -78,10 +78,10 @@ def first_levels(model: TreeModel) -> tuple[Kind, ...]:
         One per precision and layout; none where the tree does not keep its layers. Padding is not kept: layers count as
         padded so that stride 1 leaves the plane as large.
     """
-    if DOMAIN not in model.arrays:
+    kept = domain_sizes(model.arrays)
+    if kept is None:
         return ()
-    winner, kinds = _winner(model), []
-    layers = model.arrays[DOMAIN].astype(np.int64)
+    winner, kinds, layers = _winner(model), [], kept.astype(np.int64)
     for (dtype, layout), bit in GROUPS.items():
         sizes = _sizes(layers[(layers[:, -1] & bit) > 0, :-1])
         if len(sizes):

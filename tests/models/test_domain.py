@@ -151,7 +151,7 @@ def test_a_tree_without_a_domain_loads_and_has_none(tmp_path: Path) -> None:
         (np.ones((2, 13), np.int64), "domain is int64"),
         (np.ones(13, np.int32), "domain has 1 dimensions"),
         (np.zeros((1, 13), np.int32), "not above 0"),
-        (np.ones((0, 13), np.int32), "or none at all"),
+        (np.ones((0, 13), np.int32), "no layer"),
     ],
 )
 def test_an_array_that_is_no_domain_is_refused(sizes: np.ndarray, reason: str) -> None:

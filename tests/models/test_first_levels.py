@@ -15,7 +15,7 @@ from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import Costs
 from conv_advisor.models.registry.on_disk import SHIPPED
 from conv_advisor.models.training.plain import look, plain_tree
-from conv_advisor.models.tree.arrays import DOMAIN
+from conv_advisor.models.tree.arrays import DOMAIN, LARGE_DOMAIN, domain_sizes
 from conv_advisor.models.tree.domain import GROUPS
 from conv_advisor.models.tree.file import TreeModel, read
 from conv_advisor.models.tree.first_levels import DEPTH, Side, first_levels
@@ -50,7 +50,9 @@ def test_what_it_says_of_a_layer_is_what_the_tree_answers(tree: TreeModel) -> No
     advisor, n_wins, n_layers = Advisor(tree), 0, 0
     kind = next(each for each in first_levels(tree) if (each.dtype, each.layout) == (DType.FLOAT16, Layout.NHWC))
     name, share = kind.head.winners[0]
-    rows = tree.arrays[DOMAIN][(tree.arrays[DOMAIN][:, -1] & GROUPS[kind.dtype, kind.layout]) > 0]
+    kept = domain_sizes(tree.arrays)
+    assert kept is not None
+    rows = kept[(kept[:, -1] & GROUPS[kind.dtype, kind.layout]) > 0]
     assert len(rows) == kind.n_layers
     for n, c, h, w, k, r, s, stride_h, stride_w, dilation_h, dilation_w, groups, _ in rows[::40].tolist():
         pads = {"pad_h": (r - 1) * dilation_h // 2, "pad_w": (s - 1) * dilation_w // 2}
@@ -76,7 +78,7 @@ def test_decisions_are_in_words(tree: TreeModel) -> None:
 
 
 def test_a_tree_that_keeps_no_layers_has_none(tree: TreeModel) -> None:
-    arrays = {name: values for name, values in tree.arrays.items() if name != DOMAIN}
+    arrays = {name: values for name, values in tree.arrays.items() if name not in (DOMAIN, LARGE_DOMAIN)}
     assert first_levels(TreeModel(tree.card, arrays)) == ()
 
 

@@ -19,7 +19,7 @@ from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.registry.on_disk import SHIPPED
-from conv_advisor.models.tree.arrays import DOMAIN, RANKING_ARRAYS, packed
+from conv_advisor.models.tree.arrays import DOMAIN, LARGE_DOMAIN, RANKING_ARRAYS, domain_sizes, packed
 from conv_advisor.models.tree.features import features
 from conv_advisor.models.tree.file import (
     CARD_FILE,
@@ -178,6 +178,10 @@ STRUCTURE: dict[str, tuple[Change, str]] = {
     "a column of numbers": (lambda arrays: arrays.update(spread=arrays["spread"][:, None]), "spread has shape"),
     "no nodes": (lambda arrays: arrays.update({name: values[:0] for name, values in arrays.items()}), "no nodes"),
     "a domain of one dimension": (lambda arrays: arrays.update(domain=np.ones(3, np.int16)), "domain has 1 dim"),
+    "columns too many": (
+        lambda arrays: arrays.update(domain=np.ones((1, 3), np.int16), domain_large=np.ones((1, 4), np.int32)),
+        "different columns",
+    ),
     "a size of 0": (lambda arrays: arrays.update(domain=np.zeros((1, 3), np.int16)), "domain has a value"),
 }
 
@@ -229,12 +233,27 @@ def test_all_trees_that_ship_take_at_most_5_mb() -> None:
     assert sum(file.stat().st_size for file in files) <= 5_000_000
 
 
-def test_a_domain_takes_two_bytes_a_size_where_that_is_enough() -> None:
-    for largest, dtype in ((2**15 - 1, np.int16), (2**15, np.int32)):
-        sizes = np.array([[1, 8, largest], [2, 8, 32]], np.int32)
-        found = packed(hand_made.arrays() | {DOMAIN: sizes})[DOMAIN]
-        assert found.dtype == dtype
-        assert np.array_equal(found, sizes)
+@pytest.mark.parametrize(("largest", "n_large"), [(2**15 - 1, 0), (2**15, 1)])
+def test_layers_that_need_four_bytes_a_size_are_kept_apart(largest: int, n_large: int) -> None:
+    sizes = np.array([[2, 8, 32], [1, 8, largest]], np.int32)
+    model = hand_made.model(**{DOMAIN: sizes})
+    kept = domain_sizes(model.arrays)
+    assert model.arrays[DOMAIN].dtype == np.int16
+    assert len(model.arrays.get(LARGE_DOMAIN, ())) == n_large
+    assert kept is not None
+    assert kept.dtype == np.int32
+    assert np.array_equal(kept, sizes)
+
+
+def test_a_domain_of_large_layers_alone_is_one() -> None:
+    sizes = np.full((2, 3), 2**17, np.int32)
+    assert np.array_equal(domain_sizes(hand_made.model(**{DOMAIN: sizes}).arrays), sizes)
+
+
+def test_a_domain_of_four_bytes_a_size_is_read_as_it_was_written(folder: Path) -> None:
+    sizes = np.array([[2, 8, 32], [1, 8, 2**15]], np.int32)
+    rewrite(folder, hand_made.model().arrays | {DOMAIN: sizes})
+    assert np.array_equal(domain_sizes(read(folder).arrays), sizes)
 
 
 def test_a_tree_of_the_first_protocol_says_the_same_and_is_written_as_it_was(folder: Path, tmp_path: Path) -> None:
