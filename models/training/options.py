@@ -34,6 +34,6 @@ class Options:
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
     best_weight: float = 0.05
-    least_gain: float = 7e-7
+    least_gain: float = 3e-7
     n_trees: int = 15
-    n_rounds: int = 50
+    n_rounds: int = 35

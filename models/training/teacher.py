@@ -34,8 +34,8 @@ _FOLDS: Final = 5
 
 _BOOSTING: Final[Mapping[str, Any]] = MappingProxyType(
     {
-        "learning_rate": 0.25,
-        "max_bins": 64,
+        "learning_rate": 0.3,
+        "max_bins": 32,
         "max_leaf_nodes": 63,
         "min_samples_leaf": 5,
         "l2_regularization": 1.0,
@@ -43,6 +43,10 @@ _BOOSTING: Final[Mapping[str, Any]] = MappingProxyType(
         "early_stopping": False,
     }
 )
+
+_LEARNED: Final = 4.5
+"""A time more than this many times the best of its layer teaches boosted trees nothing: they are asked about variants
+near the best alone."""
 
 _RANDOMISED_SHARE: Final = 2 / 3
 """Weight of what randomised trees say of a cost, against what follows from boosted times."""
@@ -166,7 +170,8 @@ class Teacher:
         learned = [known.cost, known.log_slowdown, known.support, known.workspace]
         self._randomised = _Randomised(x, learned, seed, options.n_trees, thread_map)
         self._best = _Randomised(x, [known.log_best[:, None]], seed, options.n_trees, thread_map)
-        log_time = np.log(costs.time_ms[:, known.contenders]) - log_roofline[:, None]
+        is_near = costs.time_ms <= _LEARNED * costs.best_ms[:, None]
+        log_time = np.log(np.where(is_near, costs.time_ms, np.inf)[:, known.contenders]) - log_roofline[:, None]
         times = log_time.T if options.n_rounds else ()
         self._boosted = list(process_map(_boosted, repeat(x), times, repeat(seed), repeat(options.n_rounds)))
 
