@@ -142,7 +142,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--output", type=Path, help="write every layer there at once, a line of JSON each")
     add("--device", default="cuda:0", help="cuda:0 (default), cuda:1 ...")
     known = (*NETWORKS, *OTHERS)
-    add("--networks", type=list_of(known), default=list(NETWORKS), help=f"of {', '.join(known)}; default the first five")
+    add(
+        "--networks", type=list_of(known), default=list(NETWORKS), help=f"of {', '.join(known)}; default the first five"
+    )
     add("--dtypes", type=list_of(tuple(DType), DType), default=list(DType), help="default all")
     add("--layouts", type=list_of(tuple(Layout), Layout), default=list(Layout), help="default both; float32 is NCHW")
     add("--batches", type=list_of(range(1, 2**20), int), default=list(BATCHES), help="default 1,8,32,256")

@@ -33,10 +33,10 @@ _USUAL: Final = Epilogue(bias=True, activation=Activation.RELU)
 
 
 def epilogue_of(network: str, layer: Layer) -> Epilogue:
-    """What follows a layer in a seed network, or is taken to in another, with every normalisation folded into the convolution before it.
+    """What follows a layer in a seed network, with every normalisation folded into the convolution before it.
 
     In ResNet-50 the last 1x1 of a block has the block's input added before its ReLU, and a projection of that input has
-    a bias alone (He et al. arXiv:1512.03385, figure 5 and option B).
+    a bias alone (He et al. arXiv:1512.03385, figure 5 and option B). All layers of `OTHERS` count as having the usual.
     """
     if network == "resnet50":
         if "last 1x1" in layer.source:

@@ -18,7 +18,7 @@ from conv_advisor.models.tree.arrays import domain_sizes
 from conv_advisor.models.tree.file import TreeModel
 
 COLUMNS: Final = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
-"""Columns of the layers that a tree keeps, before one with a bit for each dtype and layout that they were trained in."""
+"""Columns of the layers that a tree keeps, before one with a bit for each dtype and layout that they taught it in."""
 
 _PLACES: Final = [SIZES.index(name) for name in COLUMNS]
 

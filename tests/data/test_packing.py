@@ -274,7 +274,7 @@ def test_the_tables_that_ship_are_small_and_whole() -> None:
     for device_id in shipped.device_ids:
         table = shipped.table(device_id)
         assert table is not None
-        assert (TIMINGS / f"{device_id}.safetensors").stat().st_size <= 14e6
+        assert (TIMINGS / f"{device_id}.safetensors").stat().st_size <= 15e6
         assert sum(map(len, table.blocks())) == table.card.n_attempts
         assert table.picks.shape == (5, table.card.n_picks)
         assert [problem.key for problem in table.problems()] == table.keys
