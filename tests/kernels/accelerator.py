@@ -137,10 +137,7 @@ def pixels_of(described: Im2colMap, tensor: Array, first: tuple[int, int, int, i
     at_h = described.lower[1] + row % rows * described.steps[1] + tap[1]
     is_inside = (at_w >= 0) & (at_w < width) & (at_h >= 0) & (at_h < height) & (at_n < images)
     pixels = np.zeros((described.pixels, described.channels), tensor.dtype)
-    itemsize = described.row_bytes // described.channels
-    strides = [stride // itemsize * tensor.itemsize for stride in described.strides_bytes[::-1]]
-    seen = np.lib.stride_tricks.as_strided(tensor, described.sizes[::-1], (*strides, tensor.itemsize), writeable=False)
-    channels = seen[at_n[is_inside], at_h[is_inside], at_w[is_inside], c : c + described.channels]
+    channels = tensor[at_n[is_inside], at_h[is_inside], at_w[is_inside], c : c + described.channels]
     pixels[is_inside, : channels.shape[1]] = channels
     return pixels
 

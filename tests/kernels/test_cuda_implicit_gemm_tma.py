@@ -70,8 +70,7 @@ def emulated(problem: ConvProblem, tile: Tile, x: np.ndarray, weight: np.ndarray
     for pixel in range(0, pixels, tile.bp):
         image, inner = divmod(pixel, plane)
         p, q = divmod(inner, problem.q)
-        down, across = maps.steps_of(problem)
-        first = (q * across - problem.pad_w, p * down - problem.pad_h, image)
+        first = (q * problem.stride_w - problem.pad_w, p * problem.stride_h - problem.pad_h, image)
         a = []
         for tap, c in stages:
             r, s = divmod(tap, problem.s)

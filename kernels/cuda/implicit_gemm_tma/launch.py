@@ -129,7 +129,7 @@ def _launch_straight(kernel: Any, problem: ConvProblem, cut: Cut[StraightTile], 
     arrangement = straight.arranged(cut.tile, cut.cluster, problem)
     of_block = (*divmod(int(arrangement.steps), cut.cluster), straight.pieces_of(problem))
     sizes = (
-        *sizes_of_layer(problem, channels, (problem.stride_h, problem.stride_w)),
+        *sizes_of_layer(problem, channels),
         problem.h,
         problem.w,
         arrangement.pixels,
@@ -179,16 +179,12 @@ def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: in
     return Launch(run, by_address=True)
 
 
-def sizes_of_layer(problem: ConvProblem, channels: int, steps: tuple[int, int] | None = None) -> tuple[int, ...]:
-    """The first fields of `Sizes` in every source here; y is some of so many channels.
-
-    Rows and columns between the taps of neighbouring outputs are by default those of the map of x.
-    """
+def sizes_of_layer(problem: ConvProblem, channels: int) -> tuple[int, ...]:
+    """The first fields of `Sizes` in every source here; y is some of so many channels."""
     return (
         *(problem.c, problem.k, problem.r, problem.s),
         *(maps.pixels_of(problem), problem.p * problem.q, problem.q, channels),
-        *(steps or maps.steps_of(problem)),
-        *(problem.pad_h, problem.pad_w, problem.dilation_h, problem.dilation_w),
+        *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w, problem.dilation_h, problem.dilation_w),
     )
 
 

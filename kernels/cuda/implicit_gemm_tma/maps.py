@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import upper_corner
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, BOX_ROW_BYTES, SPLIT_BOX, row_bytes_of
-from conv_advisor.kernels.cuda.parts.shapes import is_dense, is_pointwise
+from conv_advisor.kernels.cuda.parts.shapes import is_dense
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,6 @@ def x_map(problem: ConvProblem, pixels: int) -> Map:
     row = problem.c * itemsize
     if is_dense(problem):
         return TiledMap((problem.c, pixels_of(problem)), (row,), (channels, pixels), row_bytes)
-    if is_pointwise(problem):
-        return Im2colMap(
-            sizes=(problem.c, problem.q, problem.p, problem.n),
-            strides_bytes=(row * problem.stride_w, row * problem.w * problem.stride_h, row * problem.w * problem.h),
-            lower=(0, 0),
-            upper=(0, 0),
-            steps=(1, 1),
-            channels=channels,
-            pixels=pixels,
-            row_bytes=row_bytes,
-        )
     return Im2colMap(
         sizes=(problem.c, problem.w, problem.h, problem.n),
         strides_bytes=(row, row * problem.w, row * problem.w * problem.h),
@@ -89,15 +78,6 @@ def x_map(problem: ConvProblem, pixels: int) -> Map:
         pixels=pixels,
         row_bytes=row_bytes,
     )
-
-
-def steps_of(problem: ConvProblem) -> tuple[int, int]:
-    """Rows and columns of `x_map` between the taps of neighbouring outputs.
-
-    A filter of one tap reads a tensor of the pixels that it needs alone: where the accelerator passes over pixels, it
-    takes half as long again.
-    """
-    return (1, 1) if is_pointwise(problem) else (problem.stride_h, problem.stride_w)
 
 
 def weight_map(problem: ConvProblem, filters: int) -> TiledMap:
