@@ -493,8 +493,9 @@ def test_why_says_where_limits_put_another_variant_first(client: Client) -> None
 
 
 def test_why_says_where_ties_put_another_variant_first(client: Client) -> None:
-    layers = [f"{size}-{n}-1-{k}-{c}" for size, k, c in ((56, 256, 64), (7, 2048, 512), (28, 512, 128)) for n in (1, 8)]
-    for layer, dtype, layout in product(layers, ("float16", "bfloat16"), ("nchw", "nhwc")):
+    sizes = ((56, 256, 64), (7, 2048, 512), (28, 512, 128), (14, 256, 1024), (14, 512, 512))
+    layers = [f"{size}-{n}-{filter_}-{k}-{c}" for size, k, c in sizes for n in (1, 8, 32) for filter_ in (1, 3)]
+    for layer, dtype, layout in product(layers, ("float16", "bfloat16", "tf32"), ("nchw", "nhwc")):
         advised, explained, why = why_of(client, {"layer": layer, "dtype": dtype, "layout": layout})
         assert (f"Ties, limits and what was measured then put {advised} first." in why) == (explained != advised)
         if explained != advised:

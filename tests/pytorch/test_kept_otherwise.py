@@ -91,15 +91,15 @@ def test_behind_a_prologue_it_is_timed_anew_too(
 def test_a_variant_that_is_barred_since_is_measured_against_others_anew(
     fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = fake_gpu.choose({POINTS: "conv"}, Options())[POINTS].variant
+    before = fake_gpu.choose({LAYER: "conv"}, Options())[LAYER].variant
     assert before is not None
     barred = replace(VARIANTS[before], why_not=lambda _problem, _device: "it is not accurate, as was found since")
     monkeypatch.setitem(VARIANTS, before, barred)  # type: ignore[arg-type]  # it is a dict
     forget(fake_gpu)
-    assert fake_gpu.kept(POINTS, Options()) is None
-    assert fake_gpu.load_kept(POINTS, POINTS.key) is None
+    assert fake_gpu.kept(LAYER, Options()) is None
+    assert fake_gpu.load_kept(LAYER, LAYER.key) is None
     fake_gpu.runner.prepared.clear()
-    assert fake_gpu.choose({POINTS: "conv"}, Options())[POINTS].is_measured
+    assert fake_gpu.choose({LAYER: "conv"}, Options())[LAYER].is_measured
     assert len(fake_gpu.runner.prepared) > 1
 
 
