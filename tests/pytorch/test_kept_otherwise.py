@@ -28,6 +28,8 @@ from tests.pytorch.stand_in import FakeGpu  # noqa: E402 - it needs PyTorch
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
 LAYER = ConvProblem.parse("9-2-3-8-8", dtype="float32", layout="nhwc")
 POINTS = ConvProblem.parse("9-2-1-8-8", dtype="float32", layout="nhwc")
+CONTESTED = ConvProblem.parse("28-2-1-64-64", dtype="float32", layout="nchw")
+"""Several variants are predicted to be near the fastest."""
 
 
 def forget(fake_gpu: FakeGpu) -> None:
@@ -91,15 +93,15 @@ def test_behind_a_prologue_it_is_timed_anew_too(
 def test_a_variant_that_is_barred_since_is_measured_against_others_anew(
     fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = fake_gpu.choose({LAYER: "conv"}, Options())[LAYER].variant
+    before = fake_gpu.choose({CONTESTED: "conv"}, Options())[CONTESTED].variant
     assert before is not None
     barred = replace(VARIANTS[before], why_not=lambda _problem, _device: "it is not accurate, as was found since")
     monkeypatch.setitem(VARIANTS, before, barred)  # type: ignore[arg-type]  # it is a dict
     forget(fake_gpu)
-    assert fake_gpu.kept(LAYER, Options()) is None
-    assert fake_gpu.load_kept(LAYER, LAYER.key) is None
+    assert fake_gpu.kept(CONTESTED, Options()) is None
+    assert fake_gpu.load_kept(CONTESTED, CONTESTED.key) is None
     fake_gpu.runner.prepared.clear()
-    assert fake_gpu.choose({LAYER: "conv"}, Options())[LAYER].is_measured
+    assert fake_gpu.choose({CONTESTED: "conv"}, Options())[CONTESTED].is_measured
     assert len(fake_gpu.runner.prepared) > 1
 
 
