@@ -195,7 +195,8 @@ class _Grown:
         leaves = {"log_slowdown": lesson.log_slowdown, "support": lesson.support, "workspace": lesson.workspace}
         mean = {name: mean_by(leaf, values, weight) for name, values in leaves.items()}
         mean["spread"] = _spread_of_best(lesson.log_slowdown, mean["log_slowdown"], leaf, weight)
-        # The time of a leaf is that of the best of each row, which most often is the one that is best in the mean.
+        # A leaf keeps the mean time of each row's best. Most often that is the variant that is best in the mean, whose
+        # mean slowdown, not quite 1, would make its predicted time too long.
         mean["log_slowdown"] -= mean["log_slowdown"].min(axis=1, keepdims=True)
         mean["workspace"] = np.exp2(mean["workspace"]) - 1
         mean["support"] = np.clip(mean["support"], 0, 1)

@@ -56,8 +56,9 @@ class TreeModel:
         ``spread`` float32 (A,): standard error of the log slowdown of variants near the best, on layers never trained
         on. uint8 (A, V): ``log_slowdown``, log of a variant's time over the best's; ``support``, how likely it runs at
         all; ``workspace``, scratch memory expected, as a share of the problem's bytes. ``scale`` float32 (3, 256): what
-        a byte of each of these stands for. ``domain`` int16 (P, columns), and int32 ``domain_large`` of the few
-        that are larger, where there are any: the layers it was trained on (`models.tree.domain`).
+        a byte of each of these stands for. ``domain`` int16 (P, columns), int32 in older files, and int32
+        ``domain_large`` of the few with larger sizes, where there are any: the layers it was trained on
+        (`models.tree.domain`).
     stored : dict of str to array, optional
         The arrays of its file, where that is of an older protocol.
     """

@@ -25,6 +25,7 @@ from conv_advisor.models.adapting.correction import family_of
 from conv_advisor.models.adapting.least_sure import FIRST, least_sure, to_measure
 from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.tree.arrays import DOMAIN, LARGE_DOMAIN
 from conv_advisor.models.tree.file import TreeModel
 
 H100 = gpus()["nvidia-h100-80gb-hbm3"].device
@@ -214,6 +215,14 @@ def test_a_precision_that_was_not_measured_is_abstained_from(tree, measured):
     assert "precision and layout are bfloat16 nhwc; trained on" in trust.reason
     with pytest.raises(NotEnoughData, match="no precision and layout has the 3 measured layers"):
         adapting.adapted(fit.on(fit.costs.take([0])))
+
+
+@pytest.mark.usefixtures("calibrated")
+def test_a_tree_that_keeps_no_layers_lends_none(tree, measured):
+    arrays = {name: values for name, values in tree.arrays.items() if name not in (DOMAIN, LARGE_DOMAIN)}
+    fit = fit_of(measured, H100, replace(tree, arrays=arrays))
+    with pytest.raises(ModelRejected, match="keeps no domain"):
+        adapting.adapted(fit)
 
 
 def test_the_lender_is_the_nearest_and_never_one_that_was_adapted_itself(tree, calibrated, tmp_path):

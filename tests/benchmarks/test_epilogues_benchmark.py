@@ -29,7 +29,7 @@ from benchmarks.endings.rows import (
 )
 from benchmarks.endings.scores import cost, lead, worst
 from benchmarks.endings.tables import report
-from benchmarks.endings.wanted import BATCHES, COLUMNS, NETWORKS, epilogue_of, wanted
+from benchmarks.endings.wanted import BATCHES, COLUMNS, NETWORKS, OTHERS, epilogue_of, wanted
 from conv_advisor.data import networks, parquet
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.measurement import Measurement, Outcome
@@ -161,6 +161,13 @@ def test_layers_have_the_epilogues_of_their_networks() -> None:
     assert {end for (name, _), end in ends.items() if name != "resnet50"} == {"bias-relu"}
     projections = [layer for layer in networks.whole("resnet50") if "projection" in layer.source]
     assert {str(epilogue_of("resnet50", layer)) for layer in projections} == {"bias"}
+
+
+def test_layers_of_other_kinds_have_the_usual_epilogue() -> None:
+    every = wanted(["mobilenet_v2", "regnetx_032"], (8,), [DType.FLOAT16], [Layout.NHWC])
+    assert {str(each.epilogue) for each in every} == {"bias-relu"}
+    assert {each.groups for each in every} > {1, 2, 32}
+    assert set(OTHERS) >= {"mobilenet_v2", "regnetx_032"}
 
 
 def test_the_layers_are_those_of_the_networks_in_the_columns_that_have_targets() -> None:

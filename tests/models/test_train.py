@@ -169,6 +169,10 @@ def test_predicted_times_are_of_the_right_size(table: pa.Table, trained: TreeMod
     assert np.nanmedian(off) < 0.4
 
 
+def test_the_best_of_a_leaf_takes_the_time_that_the_leaf_keeps(trained: TreeModel) -> None:
+    assert (trained.ranked("log_slowdown").min(axis=1) == 0).all()
+
+
 def test_what_the_library_refuses_is_predicted_as_such(trained: TreeModel) -> None:
     advisor = Advisor(trained, variants=synthetic.CATALOGUE)
     problems = [problem for problem in synthetic.all_problems() if problem.layout is Layout.NCHW]
