@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -123,6 +123,22 @@ def is_running(pid: int) -> bool:
         return False
     threads = int(others[16])
     return state not in "ZX" or threads > 1
+
+
+def are_at_rest(pids: Sequence[int]) -> bool:
+    """Whether each process sleeps and uses no time of a processor for a while; who waits for one does not sleep."""
+
+    def use(pid: int) -> tuple[str, str]:
+        folder = Path(f"/proc/{pid}")
+        state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        return state, (folder / "schedstat").read_text().split()[0]
+
+    try:
+        before = [use(pid) for pid in pids]
+        time.sleep(0.3)
+        return all(state == "S" for state, _ in before) and before == [use(pid) for pid in pids]
+    except OSError:
+        return False
 
 
 def read_pid(path: Path) -> int:

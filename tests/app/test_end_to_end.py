@@ -10,7 +10,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -28,7 +27,7 @@ from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.tolerance import tolerance
 from tests.app.serving import FAST, GPU, TIMES_MS, is_problem, keep_tree, small_tree
 from tests.fakes import SMALL_DEVICE, small_measurements
-from tests.processes import PATIENT, children, command_of, eventually, free_port, is_running
+from tests.processes import PATIENT, are_at_rest, children, command_of, eventually, free_port, is_running
 
 COMMAND = Path(sys.executable).with_name("conv-advisor")
 SAFETENSORS = {"content-type": "application/vnd.safetensors"}
@@ -189,26 +188,12 @@ def test_what_was_measured_is_advised(running: Server) -> None:
     assert advice["ranking"][0]["source"] == "measured"
 
 
-def are_at_rest(workers: list[int]) -> bool:
-    """Whether each of them sleeps, and computes nothing for a second; one that waits for a processor does not sleep."""
-    before = [(cpu_ticks(pid), is_asleep(pid)) for pid in workers]
-    time.sleep(1)
-    return before == [(cpu_ticks(pid), True) for pid in workers]
-
-
-def is_asleep(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-    except OSError:
-        return False
-
-
 def busy_worker(server: Server) -> Callable[[], int]:
     """Which of its workers has computed for a while since now, for one that asks until there is one; else 0.
 
     The spare, which starts beside the first task, is waited for: it computes too until its imports are done.
     """
-    assert eventually(lambda: are_at_rest(server.workers()))
+    assert eventually(lambda: len(server.workers()) == 2 and are_at_rest(server.workers()))
     ticks = {pid: cpu_ticks(pid) for pid in server.workers()}
 
     def busy() -> int:

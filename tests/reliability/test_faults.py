@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.app.serving import LAYER, is_problem
-from tests.processes import eventually, slowness_meanwhile
+from tests.processes import are_at_rest, eventually, slowness_meanwhile
 from tests.reliability.faulty import CRASHING, FAST, HANGING, POISONED
 from tests.reliability.scale import count
 from tests.reliability.servers import Server, running
@@ -58,17 +58,9 @@ def advice_asked(server: Server) -> Iterator[Counter[str]]:
 
 
 def has_spare(server: Server) -> bool:
-    """Whether the worker and the one that stands by have done their imports: they use no time of the processor."""
-
-    def ticks() -> list[tuple[int, str]]:
-        return [(pid, Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in server.workers()]
-
-    try:
-        before = ticks()
-        time.sleep(0.3)
-        return len(before) == 2 and before == ticks()
-    except OSError:
-        return False
+    """Whether the worker and the one that stands by have done their imports."""
+    workers = server.workers()
+    return len(workers) == 2 and are_at_rest(workers)
 
 
 def convolve(server: Server, variant: str) -> httpx.Response:
