@@ -102,10 +102,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
         const Epilogue epilogue = EPILOGUE_OF(y);
         Storage* const outputs = y + (size_t)image * K * P * Q;
-#pragma unroll
-        for (int i = 0; i < MT; ++i) {
-            const int pixel = (warp * MT + i) * 16 + first_pixel(), row = pixel / tile_q;
-            store_pixels(epilogue, sum[i], outputs, first_filter, p0 + row, q0 + pixel - row * tile_q, K, P, Q);
-        }
+        store_sums(epilogue, sum, outputs, first_filter, K, P, Q, [&](int of_warp) {
+            const int pixel = warp * (MT * 16) + of_warp, row = pixel / tile_q;
+            return Place{p0 + row, q0 + pixel - row * tile_q};
+        });
     }
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.few_inputs.form import LAYOUTS, Form, layout_defines
+from conv_advisor.kernels.cuda.few_inputs.form import LAYOUTS, Form, apart_cycles, layout_defines
 from conv_advisor.kernels.cuda.few_inputs.menu import MMA_TILES, WGMMA_TILES, Cut, Tile, cuts_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
@@ -115,6 +115,7 @@ class Products:
         moved = 4 * (tile.pixels * min(tile.filters, problem.k) + stage.elements) / _MOVED_BYTES_OF_CYCLE
         copied = stage.elements / (4 if problem.w * _inner(problem) % 4 == 0 else 1) * _COPY_CYCLES
         work = steps * (multiplied + read / _SHARED_BYTES_OF_CYCLE) + copied + moved * (1 + _SERIAL / resident)
+        work += apart_cycles(cut, problem)
         packed = ceil_div(STEP * steps * tile.filters, tile.threads) * _PACK_CYCLES
         return float(_START_CYCLES + packed + turns * (_TURN_CYCLES + steps * _STEP_CYCLES + resident * work))
 

@@ -91,10 +91,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int line = tile / tiles_q, image = line / tiles_p;
         const int p0 = (line - image * tiles_p) * tile_p, q0 = (tile - line * tiles_q) * tile_q;
         Storage* const outputs = y + (size_t)image * K * P * Q;
-#pragma unroll
-        for (int i = 0; i < MT; ++i) {
-            const int pixel = (warp * MT + i) * 16 + first_pixel(), row = pixel >> tile_q_bits;
-            store_pixels(epilogue, sum[i], outputs, first_filter, p0 + row, q0 + (pixel & tile_q - 1), K, P, Q);
-        }
+        store_sums(epilogue, sum, outputs, first_filter, K, P, Q, [&](int of_warp) {
+            const int pixel = warp * (MT * 16) + of_warp;
+            return Place{p0 + (pixel >> tile_q_bits), q0 + (pixel & tile_q - 1)};
+        });
     }
 }

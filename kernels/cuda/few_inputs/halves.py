@@ -7,7 +7,7 @@ from typing import Final
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.few_inputs import MOST_CHANNELS, MOST_TAPS
-from conv_advisor.kernels.cuda.few_inputs.form import LAYOUTS, Form, layout_defines
+from conv_advisor.kernels.cuda.few_inputs.form import LAYOUTS, Form, apart_cycles, layout_defines
 from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, Cut, Tile, cuts_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, BorneSpill, Defines, Source
@@ -99,7 +99,7 @@ def cycles(cut: Cut, problem: ConvProblem, turns: int, resident: int) -> float:
     read = 16 * tile.warps * (16 * tile.mt + 8 * tile.nt) / _SHARED_BYTES_OF_CYCLE
     moved = 2 * (tile.pixels * min(tile.filters, problem.k) + RUN * stage.runs * problem.c) / _MOVED_BYTES_OF_CYCLE
     staged = stage.runs * (1 + (stage.copy_bytes > 0)) * _RUN_CYCLES
-    busy = max(chunks * max(multiplied, read) + staged, moved)
+    busy = max(chunks * max(multiplied, read) + staged, moved) + apart_cycles(cut, problem)
     alone = _TURN_CYCLES + chunks * max(_CHUNK_CYCLES, 2 * tile.mt * tile.nt)
     packed = ceil_div(tile.filters * 2 * chunks, tile.threads) * _PACK_CYCLES
     return float(_START_CYCLES + packed + turns * max(alone, resident * busy))
