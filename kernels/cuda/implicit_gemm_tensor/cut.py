@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
-from math import ceil, isqrt
+from math import ceil
 from typing import Any, Final
 
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.windows import LINES, Window, unit_of, window_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.division import magic
 from conv_advisor.kernels.cuda.parts.offers import Cut
@@ -19,12 +18,6 @@ from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 
 MOST_IMAGES: Final = 65535
 """Images of a batch, which are the blocks in y of the grid."""
-LINES: Final = 6
-"""Lines of 32 copies of a window, whose places are held in registers."""
-MOST_STRIP_ELEMENTS: Final = 2**32
-"""Elements of a strip of y times its columns, below which the kernel's division by the columns is exact."""
-_LEAST_STRIP: Final = 2
-"""A divisor of 1 has no magic number."""
 
 
 class Loading(IntEnum):
@@ -33,42 +26,6 @@ class Loading(IntEnum):
     RUNS = 0
     ROWS = 1
     WINDOWS = 2
-
-
-@dataclass(frozen=True)
-class Window:
-    """The part of an image that the taps of a tile read.
-
-    Parameters
-    ----------
-    unit : int
-        Elements of a copy.
-    strip : int
-        Columns of y that tiles cover row by row.
-    tiles : int
-        Tiles of a strip.
-    units, rows : int
-        Copies of a row, and number of rows.
-    last_place : int
-        Place of the last pixel of y.
-    """
-
-    unit: int
-    strip: int
-    tiles: int
-    units: int
-    rows: int
-    last_place: int
-
-    @property
-    def positions(self) -> int:
-        """Copies of a channel."""
-        return self.units * self.rows
-
-    @property
-    def channel_pitch(self) -> int:
-        """Elements from one channel to the next: whole lines of copies."""
-        return ceil(self.positions / 32) * 32 * self.unit
 
 
 def vector_of(problem: ConvProblem) -> int:
@@ -88,53 +45,9 @@ def loading_for(problem: ConvProblem) -> Loading:
     return Loading(int(loadings(problem)))
 
 
-def unit_of(problem: ConvProblem) -> int:
-    """Elements of a copy to a window; a row of x is a whole number of copies."""
-    return next(unit for unit in (8, 4, 2, 1) if unit <= vector_of(problem) and problem.w % unit == 0)
-
-
 def is_gathered(problems: Problems) -> Any:
     """Whether x is too narrow for asynchronous copies: rows with an odd number of two-byte elements."""
     return (problems.w % 2 == 1) & (problems.dtype.itemsize_bytes == 2)
-
-
-@cache
-def window_of(problem: ConvProblem, bn: int) -> Window | None:
-    """`find_window`, cached."""
-    return find_window(problem, bn)
-
-
-def find_window(problem: ConvProblem, bn: int) -> Window | None:
-    """The window of a tile of ``bn`` pixels, in the widest strips for which the copies' places fit the registers.
-
-    It does not depend on the numbers of images, channels and filters. Strips so wide that one row of y alone has too
-    many places are passed over.
-    """
-    unit, most = unit_of(problem), 32 * LINES // ((problem.r - 1) * problem.dilation_h + 1)
-    most_columns = (most * unit - (problem.s - 1) * problem.dilation_w - 1) // problem.stride_w + 1
-    widest = min(most_columns, isqrt((MOST_STRIP_ELEMENTS - 1) // problem.p))
-    columns = 1 + min(problem.q, widest) if widest >= _LEAST_STRIP else 0
-    while columns > 1:
-        columns = ceil(problem.q / ceil(problem.q / (columns - 1)))  # the next narrower strips that are as wide
-        window = _window(problem, bn, unit, max(_LEAST_STRIP, columns))
-        if window.positions <= 32 * LINES:
-            return window
-    return None
-
-
-def _window(problem: ConvProblem, bn: int, unit: int, strip: int) -> Window:
-    outputs = problem.p * strip
-    tiles = ceil(outputs / bn)
-    rows_of_y = min(problem.p, (bn + strip - 2) // strip + 1)
-    if strip % bn == 0 or bn % strip == 0:
-        rows_of_y = min(problem.p, ceil(bn / strip))
-    firsts = range(0, min(problem.q, unit * strip), strip)  # later strips repeat the leads of these
-    leads = ((first * problem.stride_w - problem.pad_w) % unit for first in firsts)
-    width = (strip - 1) * problem.stride_w + (problem.s - 1) * problem.dilation_w + 1
-    units = ceil((max(leads) + width) / unit)
-    rows = (rows_of_y - 1) * problem.stride_h + (problem.r - 1) * problem.dilation_h + 1
-    last_place = (rows_of_y - 1) * problem.stride_h * units * unit + (strip - 1) * problem.stride_w
-    return Window(unit, strip, tiles, units, rows, last_place)
 
 
 def stage_channels(tile: Tile, loading: Loading) -> int:
@@ -220,7 +133,7 @@ def tiles_n(tile: Tile, problem: ConvProblem) -> int:
     if loading_for(problem) is not Loading.WINDOWS:
         return ceil(problem.p * problem.q / tile.bn)
     window = window_of(problem, tile.bn)
-    return window.tiles * ceil(problem.q / window.strip) if window else 0
+    return window.tiles * window.strips if window else 0
 
 
 def grid_for(cut: Cut[Tile], problem: ConvProblem) -> tuple[int, int, int]:
@@ -232,7 +145,7 @@ def defines_for(cut: Cut[Tile], problem: ConvProblem) -> dict[str, int]:
     """The source's definitions for a cut and a problem."""
     loading, is_split = loading_for(problem), problem.dtype is DType.FLOAT32
     return {
-        **tile_defines(cut.tile, loading, unit_of(problem), is_split=is_split),
+        **tile_defines(cut.tile, loading, int(unit_of(problem)), is_split=is_split),
         "CLUSTERED": int(cut.cluster > 1),
         "WIDE_WEIGHT": int(problem.gemm_k % vector_of(problem) == 0),
     }
@@ -251,7 +164,7 @@ def sizes_for(cut: Cut[Tile], problem: ConvProblem) -> tuple[int, ...]:
     """The fields of the .cu's Sizes, in their order."""
     tile, loading = cut.tile, loading_for(problem)
     window = window_of(problem, tile.bn) if loading is Loading.WINDOWS else None
-    window = window or Window(1, problem.q, 1, 1, 1, 0)
+    window = window or Window(1, problem.q, 1, 1, 1, 1, 0)
     plane, k = problem.p * problem.q, stage_k(tile, problem)
     stages, more_stages = divmod(stages_of(tile, problem), cut.cluster)
     owned, chunks, taps = ceil(tile.bm / cut.cluster), k // vector_of(problem), problem.r * problem.s

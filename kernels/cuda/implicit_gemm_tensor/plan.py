@@ -23,7 +23,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import (
     tile_defines,
 )
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Menu, Tile
-from conv_advisor.kernels.cuda.implicit_gemm_tensor.windows import Windows, windows_of
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.windows import windows_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.fitted import fitted_on, tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import (
@@ -127,36 +127,42 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
     if not has_clusters(device):
         return ()
     choice, loading = fitted_on(device, menus.MENUS)[problems.dtype].choice, loadings(problems)
-    windows = windows_of(problems, choice.tile.bn, loading == Loading.WINDOWS)
     has_vectors = problems.c * problems.r * problems.s % (16 // problems.dtype.itemsize_bytes) == 0
-    is_first = np.arange(len(windows.is_found))[:, None, None] == 0
-    is_runnable = (problems.n <= MOST_IMAGES) & (has_vectors | is_first) & windows.is_found
+    is_first = np.arange(np.size(choice.tile.bn))[:, None, None] == 0
+    is_runnable = (problems.n <= MOST_IMAGES) & (has_vectors | is_first)
     shape = (*np.broadcast_shapes(is_first.shape, choice.cluster.shape)[:-1], len(problems))
     us, blocks = np.full(shape, np.inf), np.zeros(shape, np.int64)
     for way in Loading:
         rows = np.flatnonzero(loading == way)
         if len(rows):
-            us[..., rows], blocks[..., rows] = _of_way(choice, way, problems.take(rows), windows.take(rows), device)
+            us[..., rows], blocks[..., rows] = _of_way(choice, way, problems.take(rows), device)
     return (offered(choice, choice.tile.bm * choice.tile.bn, np.where(is_runnable, us, np.inf), blocks),)
 
 
-def _of_way(
-    choice: Choice[Tile], loading: Loading, problems: Shapes, windows: Windows, device: Device
-) -> tuple[Array, Array]:
+def _of_way(choice: Choice[Tile], loading: Loading, problems: Shapes, device: Device) -> tuple[Array, Array]:
     """Times and grids of every cut, for problems whose x is loaded in one way."""
     tile, cluster, dtype = choice.tile, choice.cluster, problems.dtype
     taps, is_window = problems.r * problems.s, loading is Loading.WINDOWS
-    pitch = windows.pitch if is_window else run_pitch(tile, dtype)
-    tiles = windows.tiles if is_window else ceil_div(problems.p * problems.q, tile.bn)
+    sizes: tuple[Any, Any, Any] = (ceil_div(problems.p * problems.q, tile.bn), 0, run_pitch(tile, dtype))
+    tiles, positions, pitch = _windows(problems, np.ravel(tile.bn)) if is_window else sizes
     blocks = cluster * tiles * problems.n * ceil_div(problems.k, tile.bm)
     needed_bytes = shared_bytes_with(tile, cluster, dtype, loading, taps, problems.c, pitch)
     k, stages = stage_k_with(tile, dtype, loading, taps), ceil_div(problems.c, stage_channels(tile, loading))
     resident = resident_blocks(tile, needed_bytes, device)
-    work = Work(dtype, loading, is_gathered(problems), k, stages, windows.positions, blocks, resident)
-    is_possible = (cluster <= stages) & (needed_bytes <= HOPPER_BLOCK_BYTES)
+    work = Work(dtype, loading, is_gathered(problems), k, stages, positions, blocks, resident)
+    is_possible = (tiles > 0) & (cluster <= stages) & (needed_bytes <= HOPPER_BLOCK_BYTES)
     if is_window:
         is_possible = is_possible & has_divisors(tile, problems, k, stages)
     return np.where(is_possible, expect(tile, cluster, work, device), np.inf), blocks
+
+
+def _windows(problems: Shapes, bn: Array) -> tuple[Array, Array, Array]:
+    """Tiles of an image, copies of a channel, and elements from one channel to the next; zeros without a window."""
+    widths, place = np.unique(bn, return_inverse=True)
+    window = windows_of(problems, widths)
+    values = (window.tiles * window.strips, window.positions, window.channel_pitch)
+    tiles, positions, pitch = (of_width[place.ravel()][:, None] for of_width in values)
+    return tiles, positions, pitch
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[Tile], float]:
