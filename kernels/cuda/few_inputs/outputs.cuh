@@ -71,23 +71,27 @@ __device__ __forceinline__ void store_sums(const Epilogue& epilogue, const float
                                            int first_filter, int K, int P, int Q, PlaceOf place_of) {
 #if IS_NHWC
     const int first = first_filter + threadIdx.x % 4 * VECTOR;
+    int pixels[2 * MT];
 #pragma unroll
-    for (int i = 0; i < MT; ++i) {
+    for (int i = 0; i < 2 * MT; ++i) {
+        const Place place = place_of(i / 2 * 16 + first_pixel() + i % 2 * SECOND_PIXEL);
+        pixels[i] = place.p < P && place.q < Q ? place.p * Q + place.q : -1;
+    }
 #pragma unroll
-        for (int second = 0; second < 2; ++second) {
-            const Place place = place_of(i * 16 + first_pixel() + second * SECOND_PIXEL);
-            if (place.p >= P || place.q >= Q) continue;
-            Storage* const pixel = outputs + ((size_t)place.p * Q + place.q) * K;
+    for (int j = 0; j < NT; j += GROUP) {
+        const int filter = first + j * 8;
+        if (filter >= K) continue;
+        float bias[VECTOR];
+        epilogue.read_bias(bias, filter);
 #pragma unroll
-            for (int j = 0; j < NT; j += GROUP) {
-                const int filter = first + j * 8;
-                if (filter >= K) continue;
-                __align__(16) float values[VECTOR];
+        for (int i = 0; i < 2 * MT; ++i) {
+            if (pixels[i] < 0) continue;
+            Storage* const target = outputs + (size_t)pixels[i] * K + filter;
+            __align__(16) float values[VECTOR];
 #pragma unroll
-                for (int e = 0; e < VECTOR; ++e) values[e] = sum[i][j + e / 2][second * 2 + e % 2];
-                epilogue.apply<true>(values, filter, pixel + filter);
-                store_filters(pixel + filter, values);
-            }
+            for (int e = 0; e < VECTOR; ++e) values[e] = sum[i / 2][j + e / 2][i % 2 * 2 + e % 2];
+            epilogue.apply(values, bias, target);
+            store_filters(target, values);
         }
     }
 #elif IS_PAIR

@@ -31,24 +31,30 @@ template <class PixelAt>
 __device__ __forceinline__ void end_sums(const Storage* y, const Epilogue& epilogue, float (&sum)[MT][NT][4],
                                          PixelAt pixel_at, int first_pixel, int first_k, int left, int plane) {
     const int row = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#if RESIDUAL
     const size_t step = MODE == NCHW ? plane : 1;
 #pragma unroll
-    for (int i = 0; i < MT; ++i) {
+    for (int i = 0; i < 2 * MT; ++i) {
+        const Output output = pixel_at(first_pixel + i * 8 + row);
+        if (!output.is_there) continue;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const Output output = pixel_at(first_pixel + i * 16 + half * 8 + row);
-            if (!output.is_there) continue;
-#pragma unroll
-            for (int j = 0; j < NT; ++j) {
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const int filter = 8 * j + 2 * t + e;
-                    float& value = sum[i][j][2 * half + e];
-                    if (filter < left)
-                        value = epilogue.of(value, first_k + filter, y + output.at + (first_k + filter) * step);
-                }
-            }
+        for (int j = 0; j < 2 * NT; ++j) {
+            const int filter = j / 2 * 8 + t * 2 + j % 2;
+            float residual[1];
+            if (filter >= left) continue;
+            epilogue.read_residual(residual, y + output.at + (first_k + filter) * step);
+            sum[i / 2][j / 2][i % 2 * 2 + j % 2] += residual[0];
         }
+    }
+#endif
+#pragma unroll
+    for (int j = 0; j < 2 * NT; ++j) {
+        float pixels[2 * MT];
+#pragma unroll
+        for (int i = 0; i < 2 * MT; ++i) pixels[i] = sum[i / 2][j / 2][i % 2 * 2 + j % 2];
+        epilogue.end(pixels, first_k + min(j / 2 * 8 + t * 2 + j % 2, left - 1));
+#pragma unroll
+        for (int i = 0; i < 2 * MT; ++i) sum[i / 2][j / 2][i % 2 * 2 + j % 2] = pixels[i];
     }
 }
 #endif

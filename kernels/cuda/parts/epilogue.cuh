@@ -52,14 +52,32 @@ __device__ __forceinline__ float gated(float value, float gate) {
 #endif
 }
 
+// The larger or smaller, and what is not a number if one is not.
+__device__ __forceinline__ float at_least(float value, float least) {
+#ifdef __CUDA_ARCH__
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(value) : "f"(least));
+    return value;
+#else
+    return value < least ? least : value;
+#endif
+}
+__device__ __forceinline__ float at_most(float value, float most) {
+#ifdef __CUDA_ARCH__
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(value) : "f"(most));
+    return value;
+#else
+    return value > most ? most : value;
+#endif
+}
+
 // What is not a number stays so.
 __device__ __forceinline__ float activated(float value) {
 #if ACTIVATION == ACTIVATION_RELU
-    return value < 0.0f ? 0.0f : value;
+    return at_least(value, 0.0f);
 #elif ACTIVATION == ACTIVATION_RELU6
-    return value < 0.0f ? 0.0f : value > 6.0f ? 6.0f : value;
+    return at_most(at_least(value, 0.0f), 6.0f);
 #elif ACTIVATION == ACTIVATION_LEAKY_RELU
-    return value < 0.0f ? 0.01f * value : value;
+    return at_least(value, 0.01f * value);
 #elif ACTIVATION == ACTIVATION_SILU
     return gated(value, value);
 #elif ACTIVATION == ACTIVATION_GELU
@@ -68,8 +86,7 @@ __device__ __forceinline__ float activated(float value) {
     // (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)), with u = sqrt(2 / pi) (value + 0.044715 value^3).
     return gated(value, 1.5957691f * (value + 0.044715f * value * value * value));
 #elif ACTIVATION == ACTIVATION_HARDSWISH
-    const float gate = value + 3.0f;
-    return value * ((gate < 0.0f ? 0.0f : gate > 6.0f ? 6.0f : gate) * (1.0f / 6.0f));
+    return value * at_most(at_least(fmaf(value, 1.0f / 6.0f, 0.5f), 0.0f), 1.0f);
 #elif ACTIVATION == ACTIVATION_SIGMOID
     return gated(1.0f, value);
 #else
@@ -119,11 +136,43 @@ class Epilogue {
     // Of COUNT neighbours in y from `target` on: of one filter, or where IS_ACROSS of as many from this one on.
     template <bool IS_ACROSS = false, int COUNT>
     __device__ __forceinline__ void apply(float (&sums)[COUNT], int filter, const Storage* target) const {
+        float bias[IS_ACROSS ? COUNT : 1];
+        read_bias(bias, filter);
+        apply(sums, bias, target);
+    }
+    // The same for a kernel that has read the bias itself.
+    template <int COUNT, int FILTERS>
+    __device__ __forceinline__ void apply(float (&sums)[COUNT], const float (&bias)[FILTERS], const Storage* target) const {
         float residual[COUNT];
         read_residual(residual, target);
-        apply_with<IS_ACROSS>(sums, filter, residual);
+        add(sums, residual);
+        end(sums, bias);
     }
-    // That of COUNT neighbours in y from `target` on; zeros where there is none.
+    // The same for a kernel that has read the residual itself.
+    template <bool IS_ACROSS = false, int COUNT>
+    __device__ __forceinline__ void apply_with(float (&sums)[COUNT], int filter, const float (&residual)[COUNT]) const {
+        add(sums, residual);
+        end<IS_ACROSS>(sums, filter);
+    }
+    // The same for a kernel that has added the residual itself.
+    template <bool IS_ACROSS = false, int COUNT>
+    __device__ __forceinline__ void end(float (&sums)[COUNT], int filter) const {
+        float bias[IS_ACROSS ? COUNT : 1];
+        read_bias(bias, filter);
+        end(sums, bias);
+    }
+    // The same for a kernel that has read the bias too.
+    template <int COUNT, int FILTERS>
+    __device__ __forceinline__ void end(float (&sums)[COUNT], const float (&bias)[FILTERS]) const {
+        static_assert(FILTERS == 1 || FILTERS == COUNT, "of one filter, or of as many");
+#if BIAS
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) sums[e] += bias[e % FILTERS];
+#endif
+        activate(sums);
+        (void)bias;
+    }
+    // The residual of COUNT neighbours in y from `target` on; zeros where there is none.
     template <int COUNT>
     __device__ __forceinline__ void read_residual(float (&residual)[COUNT], const Storage* target) const {
 #if RESIDUAL
@@ -134,27 +183,16 @@ class Epilogue {
 #endif
         (void)target;
     }
-    // The same for a kernel that has read the residual itself.
-    template <bool IS_ACROSS = false, int COUNT>
-    __device__ __forceinline__ void apply_with(float (&sums)[COUNT], int filter, const float (&residual)[COUNT]) const {
-#if RESIDUAL
-#pragma unroll
-        for (int e = 0; e < COUNT; ++e) sums[e] += residual[e];
-#endif
-        end<IS_ACROSS>(sums, filter);
-        (void)residual;
-    }
-    // The same for a kernel that has added the residual itself.
-    template <bool IS_ACROSS = false, int COUNT>
-    __device__ __forceinline__ void end(float (&sums)[COUNT], int filter) const {
+    // The bias of FILTERS filters from this one on; zeros where there is none. Where a thread ends several times it reads it
+    // once: the compiler reads it again where outputs may be missing.
+    template <int FILTERS>
+    __device__ __forceinline__ void read_bias(float (&bias)[FILTERS], int filter) const {
 #if BIAS
-        constexpr int filters = IS_ACROSS ? COUNT : 1;
-        float added[filters];
-        read_neighbours(added, bias_ + filter);
+        read_neighbours(bias, bias_ + filter);
+#else
 #pragma unroll
-        for (int e = 0; e < COUNT; ++e) sums[e] += added[e % filters];
+        for (int e = 0; e < FILTERS; ++e) bias[e] = 0.0f;
 #endif
-        activate(sums);
         (void)filter;
     }
     // Two neighbours of the bias of a two-byte type in one register: asked for here, for `apply_given` much later. In C++ the
@@ -197,6 +235,14 @@ class Epilogue {
     }
 
    private:
+    template <int COUNT>
+    __device__ __forceinline__ static void add(float (&sums)[COUNT], const float (&residual)[COUNT]) {
+#if RESIDUAL
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) sums[e] += residual[e];
+#endif
+        (void)sums, (void)residual;
+    }
     template <int COUNT>
     __device__ __forceinline__ static void activate(float (&sums)[COUNT]) {
 #if ACTIVATION
