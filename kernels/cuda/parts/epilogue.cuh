@@ -141,8 +141,8 @@ class Epilogue {
         apply(sums, bias, target);
     }
     // The same for a kernel that has read the bias itself.
-    template <int COUNT, int FILTERS>
-    __device__ __forceinline__ void apply(float (&sums)[COUNT], const float (&bias)[FILTERS], const Storage* target) const {
+    template <int COUNT, int BIASES>
+    __device__ __forceinline__ void apply(float (&sums)[COUNT], const float (&bias)[BIASES], const Storage* target) const {
         float residual[COUNT];
         read_residual(residual, target);
         add(sums, residual);
@@ -162,12 +162,12 @@ class Epilogue {
         end(sums, bias);
     }
     // The same for a kernel that has read the bias too.
-    template <int COUNT, int FILTERS>
-    __device__ __forceinline__ void end(float (&sums)[COUNT], const float (&bias)[FILTERS]) const {
-        static_assert(FILTERS == 1 || FILTERS == COUNT, "of one filter, or of as many");
+    template <int COUNT, int BIASES>
+    __device__ __forceinline__ void end(float (&sums)[COUNT], const float (&bias)[BIASES]) const {
+        static_assert(BIASES == 1 || BIASES == COUNT, "of one filter, or of as many");
 #if BIAS
 #pragma unroll
-        for (int e = 0; e < COUNT; ++e) sums[e] += bias[e % FILTERS];
+        for (int e = 0; e < COUNT; ++e) sums[e] += bias[e % BIASES];
 #endif
         activate(sums);
         (void)bias;
@@ -183,15 +183,15 @@ class Epilogue {
 #endif
         (void)target;
     }
-    // The bias of FILTERS filters from this one on; zeros where there is none. Where a thread ends several times it reads it
+    // The bias of BIASES filters from this one on; zeros where there is none. Where a thread ends several times it reads it
     // once: the compiler reads it again where outputs may be missing.
-    template <int FILTERS>
-    __device__ __forceinline__ void read_bias(float (&bias)[FILTERS], int filter) const {
+    template <int BIASES>
+    __device__ __forceinline__ void read_bias(float (&bias)[BIASES], int filter) const {
 #if BIAS
         read_neighbours(bias, bias_ + filter);
 #else
 #pragma unroll
-        for (int e = 0; e < FILTERS; ++e) bias[e] = 0.0f;
+        for (int e = 0; e < BIASES; ++e) bias[e] = 0.0f;
 #endif
         (void)filter;
     }
