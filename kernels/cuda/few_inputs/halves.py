@@ -130,10 +130,21 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 
 
 _FULL: Final = "a size of a tile, stored before its products and loaded behind them: the sums leave no register"
-SPILLS: Final = tuple(
-    BorneSpill("few_inputs", architecture, most_bytes, _FULL, defines=(("IS_NHWC", is_nhwc), ("MT", 2), ("NT", 8)))
-    for architecture in ARCHITECTURES
-    for is_nhwc, most_bytes in ((0, 8), (1, 36))
+_EXCHANGED: Final = (
+    "a residual of rows that begin anywhere, exchanged among lanes beside the sums: no network's first layer has one"
+)
+SPILLS: Final = (
+    *(
+        BorneSpill("few_inputs", architecture, most_bytes, _FULL, defines=(("IS_NHWC", is_nhwc), ("MT", 2), ("NT", 8)))
+        for architecture in ARCHITECTURES
+        for is_nhwc, most_bytes in ((0, 8), (1, 36))
+    ),
+    *(
+        BorneSpill(
+            "few_inputs", architecture, 24, _EXCHANGED, defines=(("IS_NHWC", 0), ("IS_PAIR", 0), ("RESIDUAL", 1))
+        )
+        for architecture in ARCHITECTURES
+    ),
 )
 
 FORM: Final = Form(

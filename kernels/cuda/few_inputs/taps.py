@@ -152,15 +152,18 @@ def _definitions(dtype: DType) -> tuple[Defines, ...]:
     return tuple(_defines(tile, channels) for tile in TAPS_TILES for channels in range(1, MOST_CHANNELS + 1))
 
 
-_FULL: Final = BorneSpill(
-    "few_inputs_taps",
-    "sm_90a",
-    most_bytes=20,
-    reason="two registers, with an epilogue five: the sums and two steps' windows of two blocks' threads leave no more",
-    defines=(("MT", 4), ("NT", 4)),
+_FULL: Final = tuple(
+    BorneSpill(
+        "few_inputs_taps",
+        "sm_90a",
+        most_bytes=most_bytes,
+        reason="two registers, with an epilogue five: sums and two steps' windows of two blocks' threads leave no more",
+        defines=defines,
+    )
+    for most_bytes, defines in ((20, (("MT", 4), ("NT", 4))), (8, (("MT", 2), ("NT", 8), ("ACTIVATION", 5))))
 )
 FORM: Final = Form(
-    Source("few_inputs_taps", _definitions, "sm_90a", spills=(_FULL,)),
+    Source("few_inputs_taps", _definitions, "sm_90a", spills=_FULL),
     "few_inputs_taps",
     cuts_of(TAPS_TILES),
     defines=lambda cut, problem: _defines(cut.tile, problem.c),

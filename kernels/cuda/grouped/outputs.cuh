@@ -40,13 +40,11 @@ __device__ __forceinline__ void end_sums(const Storage* y, const Epilogue& epilo
 #pragma unroll
         for (int j = 0; j < 2 * NT; ++j) {
             const int filter = j / 2 * 8 + t * 2 + j % 2;
-            float residual[1];
-            if (filter >= left) continue;
-            epilogue.read_residual(residual, y + output.at + (first_k + filter) * step);
-            sum[i / 2][j / 2][i % 2 * 2 + j % 2] += residual[0];
+            float& value = sum[i / 2][j / 2][i % 2 * 2 + j % 2];
+            if (filter < left) value = epilogue.of(value, first_k + filter, y + output.at + (first_k + filter) * step);
         }
     }
-#endif
+#else
 #pragma unroll
     for (int j = 0; j < 2 * NT; ++j) {
         float pixels[2 * MT];
@@ -56,6 +54,7 @@ __device__ __forceinline__ void end_sums(const Storage* y, const Epilogue& epilo
 #pragma unroll
         for (int i = 0; i < 2 * MT; ++i) sum[i / 2][j / 2][i % 2 * 2 + j % 2] = pixels[i];
     }
+#endif
 }
 #endif
 
